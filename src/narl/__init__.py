@@ -1,0 +1,61 @@
+"""narl trains classifiers on wrongly labelled data with robust losses that set their own hyperparameters.
+
+Names are imported when first used, so that ``import narl`` and ``narl --help`` answer at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from narl._version import __version__
+from narl.errors import NarlError, NarlWarning
+
+if TYPE_CHECKING:
+    from narl import bilevel, losses, models, noise, theory
+    from narl.adjuster import AdjustedLoss, Adjuster, Families, margin
+    from narl.bilevel import MetaStep, StepReport, hypergradient
+
+_ROOM_OF = {
+    "AdjustedLoss": "narl.adjuster",
+    "Adjuster": "narl.adjuster",
+    "Families": "narl.adjuster",
+    "MetaStep": "narl.bilevel",
+    "StepReport": "narl.bilevel",
+    "hypergradient": "narl.bilevel",
+    "margin": "narl.adjuster",
+}
+_ROOMS = ("bilevel", "losses", "models", "noise", "theory")
+
+__all__ = [
+    "AdjustedLoss",
+    "Adjuster",
+    "Families",
+    "MetaStep",
+    "NarlError",
+    "NarlWarning",
+    "StepReport",
+    "__version__",
+    "bilevel",
+    "hypergradient",
+    "losses",
+    "margin",
+    "models",
+    "noise",
+    "theory",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in _ROOM_OF:
+        value: object = getattr(importlib.import_module(_ROOM_OF[name]), name)
+    elif name in _ROOMS:
+        value = importlib.import_module(f"narl.{name}")
+    else:
+        raise AttributeError(f"module 'narl' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

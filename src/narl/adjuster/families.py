@@ -1,0 +1,102 @@
+"""Task families: classes grouped by how many samples they have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from narl.errors import ClassCountsError, OptionError
+
+Counts = Sequence[int] | Sequence[float] | npt.NDArray[np.generic] | Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Families:
+    """Classes grouped by their number of samples, small classes first.
+
+    Each family has its own head in the adjuster. Because families are in ascending order of class size, head 0 means
+    "small classes" on every data set.
+
+    Args:
+        of_class: the family of every class, ``(c,)``, int64.
+        centres: mean class size of every family in use, ascending.
+
+    Example:
+        >>> families = Families.from_counts([500, 20, 510, 90])
+        >>> families.of_class.tolist(), families.centres.tolist()
+        ([2, 0, 2, 1], [20.0, 90.0, 505.0])
+    """
+
+    of_class: Tensor
+    centres: Tensor
+
+    @classmethod
+    def from_counts(cls, counts: Counts, k: int = 3) -> Families:
+        """K-means on the class sizes, solved exactly.
+
+        In one dimension clusters are intervals, so dynamic programming finds the optimum: no restarts, no random
+        state. Classes of equal size always share a family. With fewer distinct sizes than ``k``, each is a family of
+        its own and the remaining ones stay unused.
+
+        Args:
+            counts: number of samples of every class, ``(c,)``, by the given labels. Zero is allowed.
+            k: the largest number of families.
+
+        Returns:
+            The families, at most ``k``.
+
+        Example:
+            >>> Families.from_counts([5000] * 10).of_class.unique().tolist()
+            [0]
+        """
+        if k < 1:
+            raise OptionError(f"k = {k} families are too few: use 1 or more")
+        sizes, inverse, weights = np.unique(checked_counts(counts), return_inverse=True, return_counts=True)
+        starts = _best_intervals(sizes, weights.astype(np.float64), min(k, len(sizes)))
+        family = np.searchsorted(starts, np.arange(len(sizes)), side="right") - 1
+        centres = np.bincount(family, weights * sizes) / np.bincount(family, weights)
+        return cls(torch.from_numpy(family[inverse.reshape(-1)]).long(), torch.from_numpy(centres))
+
+
+def checked_counts(counts: Counts) -> npt.NDArray[np.float64]:
+    """Class counts as float64 ``(c,)``, or an error that says what is wrong with them."""
+    values = counts.detach().cpu().numpy() if isinstance(counts, Tensor) else np.asarray(counts)
+    if values.ndim != 1 or len(values) < 2 or values.dtype.kind not in "iuf":
+        raise ClassCountsError(
+            f"class counts must be one number a class, two classes or more, got shape {values.shape} of "
+            f"{values.dtype}: numpy.bincount(labels, minlength=num_classes) makes them"
+        )
+    sizes = values.astype(np.float64)
+    if not np.isfinite(sizes).all() or (sizes < 0).any():
+        wrong = int(np.flatnonzero(~np.isfinite(sizes) | (sizes < 0))[0])
+        raise ClassCountsError(f"class {wrong} has {values[wrong]} samples: counts must be finite and 0 or more")
+    return sizes
+
+
+def _best_intervals(sizes: npt.NDArray[np.float64], weights: npt.NDArray[np.float64], k: int) -> npt.NDArray[np.int64]:
+    """Where each of k intervals of the sorted sizes begins, for the smallest within-interval sum of squares."""
+    n = len(sizes)
+    centred = sizes - np.average(sizes, weights=weights)  # sums of squares lose fewer digits around zero
+    mass = np.concatenate([[0.0], np.cumsum(weights)])
+    first = np.concatenate([[0.0], np.cumsum(weights * centred)])
+    second = np.concatenate([[0.0], np.cumsum(weights * centred**2)])
+    best = np.concatenate([[0.0], np.full(n, np.inf)])  # best[j]: cost of the first j sizes
+    origin = np.zeros((k, n + 1), dtype=np.int64)
+    for cluster in range(k):
+        previous, best = best, np.full(n + 1, np.inf)
+        for end in range(cluster + 1, n + 1):
+            begin = np.arange(cluster, end)
+            spread = second[end] - second[begin] - (first[end] - first[begin]) ** 2 / (mass[end] - mass[begin])
+            cost = previous[begin] + np.maximum(spread, 0.0)
+            choice = int(cost.argmin())
+            best[end], origin[cluster, end] = cost[choice], begin[choice]
+    starts = np.empty(k, dtype=np.int64)
+    end = n
+    for cluster in reversed(range(k)):
+        end = starts[cluster] = origin[cluster, end]
+    return starts

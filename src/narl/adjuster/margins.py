@@ -1,0 +1,118 @@
+"""The margin: how far a sample's label stands above the classifier's best other guess."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from narl.checks import at_least_float32, check_logits, check_targets
+from narl.errors import SampleIdsError
+
+_MOST_IDS = 100_000_000
+
+
+def margin(logits: Tensor, targets: Tensor) -> Tensor:
+    r"""How far the label's logit stands above the largest other one, detached from the classifier.
+
+    .. math:: m(x, y) = z_y - \max_{j \ne y} z_j
+
+    Positive where the classifier agrees with the label, negative where it does not; mislabelled samples sit low.
+
+    Args:
+        logits: ``(N, c)``.
+        targets: class indices ``(N,)`` or probabilities ``(N, c)`` (then the expected margin of a label drawn from
+            them).
+
+    Returns:
+        ``(N,)``, at least float32, without gradient.
+
+    Example:
+        >>> margin(torch.tensor([[3.0, 1.0, 0.0], [3.0, 1.0, 0.0]]), torch.tensor([0, 2]))
+        tensor([ 2., -3.])
+
+    Reference: Pleiss, Zhang, Elenberg, Weinberger. Identifying mislabeled data using the area under the margin
+    ranking. NeurIPS 2020.
+    """
+    check_logits(logits)
+    check_targets(targets, num_classes=logits.shape[1], num_samples=logits.shape[0])
+    z = at_least_float32(logits.detach())
+    best, winner = z.topk(2, dim=1)
+    first, second = best.unbind(dim=1)
+    if targets.dim() == 1:
+        label = targets.long()
+        rival = torch.where(label == winner[:, 0], second, first)
+        return z.gather(1, label.unsqueeze(1)).squeeze(1) - rival
+    is_winner = torch.zeros_like(z, dtype=torch.bool).scatter_(1, winner[:, :1], True)
+    rivals = torch.where(is_winner, second.unsqueeze(1), first.unsqueeze(1))
+    return (targets.detach().to(z.dtype) * (z - rivals)).sum(dim=1)
+
+
+class RunningMargin(nn.Module):
+    """An exponential average of every sample's margin, kept by sample id.
+
+    A network that has memorised a wrong label gives it a positive margin; its average over the epochs still remembers
+    that the label was fought for.
+
+    Args:
+        decay: weight of the past. 0 is the latest margin.
+
+    Example:
+        >>> running = RunningMargin(decay=0.5)
+        >>> ids = torch.tensor([7])
+        >>> running.store(torch.tensor([-4.0]), ids)
+        >>> running.blend(torch.tensor([2.0]), ids)
+        tensor([-1.])
+    """
+
+    table: Tensor
+
+    def __init__(self, decay: float = 0.9) -> None:
+        super().__init__()
+        self.decay = decay
+        self.register_buffer("table", torch.empty(0), persistent=False)
+
+    def blend(self, margins: Tensor, ids: Tensor) -> Tensor:
+        """The averages as they would be with these margins, ``(N,)``; nothing is stored."""
+        _check_ids(ids, margins)
+        if not len(self.table):
+            return margins
+        known = ids < len(self.table)
+        past = self.table[ids.clamp(max=len(self.table) - 1)].to(margins.dtype)
+        known = known & ~past.isnan()
+        return torch.where(known, self.decay * past + (1 - self.decay) * margins, margins)
+
+    def store(self, margins: Tensor, ids: Tensor) -> None:
+        """Take these margins into the averages: once a sample and epoch."""
+        averages = self.blend(margins, ids)
+        needed = int(ids.max()) + 1 if len(ids) else 0
+        if needed > _MOST_IDS:
+            raise SampleIdsError(
+                f"sample id {needed - 1} is too large: ids count a table's rows; use positions 0 … N - 1, not hashes"
+            )
+        if needed > len(self.table):
+            room = max(needed, 2 * len(self.table)) - len(self.table)
+            self.table = torch.cat([self.table, self.table.new_full((room,), torch.nan)]).to(margins.device)
+        self.table[ids] = averages.to(self.table.dtype)
+
+    def forget(self) -> None:
+        """Start anew, as on another data set."""
+        self.table = self.table.new_empty(0)
+
+    # The table grows, which a plain buffer of a state dict cannot.
+    def get_extra_state(self) -> Tensor:
+        """The averages, for ``state_dict``."""
+        return self.table
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """The averages, from ``load_state_dict``."""
+        self.table = state.to(self.table.device)
+
+
+def _check_ids(ids: Tensor, margins: Tensor) -> None:
+    if ids.shape != margins.shape or ids.is_floating_point() or ids.dtype == torch.bool:
+        raise SampleIdsError(
+            f"ids of shape {tuple(ids.shape)} and type {ids.dtype} don't name {len(margins)} samples: "
+            "give one integer a sample, its position in the data set"
+        )
+    if ids.device.type == "cpu" and bool((ids < 0).any()):
+        raise SampleIdsError("ids hold negative numbers: use each sample's position in the data set, 0 … N - 1")

@@ -1,0 +1,247 @@
+"""The adjuster: from a sample's margin and its class's family to the hyperparameters of its loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from os import PathLike
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from narl import losses
+from narl.adjuster import files
+from narl.adjuster.families import Counts, Families, checked_counts
+from narl.adjuster.margins import RunningMargin, margin
+from narl.errors import ClassCountsError, HyperparameterError, OptionError, SampleIdsError
+
+
+@final
+class Adjuster(nn.Module):
+    r"""Gives every sample its own hyperparameters of a robust loss.
+
+    .. math:: \Lambda(x, y) = l + (h - l) \odot \sigma\big(W_k \operatorname{relu}(w\, m(x, y) + b) + b_k\big)
+
+    with the margin m, one head :math:`(W_k, b_k)` for the family k of the label's class, and the hyperparameters' span
+    :math:`[l, h]`. An untrained adjuster gives every sample the loss's starting values, on the learnable side.
+
+    Args:
+        loss: name of a registered loss with hyperparameters.
+        class_counts: number of training samples of every class by the given labels, ``(c,)``.
+        families: the largest number of task families.
+        hidden: units of the shared hidden layer.
+        margin: ``"latest"`` as in the paper, or ``"running"``: the average over the epochs, by sample id, which still
+            works once the classifier has begun to memorise wrong labels.
+        generator: where the hidden layer's initial weights come from; torch's global one if omitted.
+
+    Example:
+        >>> adjuster = Adjuster("gce", class_counts=[50, 50, 20])
+        >>> logits, targets = torch.randn(4, 3), torch.tensor([0, 1, 2, 0])
+        >>> adjuster(logits, targets)["q"].shape
+        torch.Size([4])
+        >>> adjuster.loss(logits, targets).shape
+        torch.Size([4])
+    """
+
+    of_class: Tensor
+
+    def __init__(
+        self,
+        loss: str = "gce",
+        class_counts: Counts = (),
+        families: int = 3,
+        hidden: int = 100,
+        margin: str = "latest",
+        *,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.robust_loss = losses.get(loss)
+        if not self.robust_loss.hyperparameters:
+            adjustable = ", ".join(name for name in losses.names() if losses.get(name).hyperparameters)
+            raise HyperparameterError(f"{loss!r} has no hyperparameters to adjust: choose one of {adjustable}")
+        if hidden < 1:
+            raise OptionError(f"hidden = {hidden} units are too few: use 1 or more (100 in the paper)")
+        if margin not in ("latest", "running"):
+            raise OptionError(f"margin = {margin!r} is unknown: use 'latest' (the paper's) or 'running'")
+        self.spans = {h.name: h.span for h in self.robust_loss.hyperparameters}
+        self.num_families = families
+        self.running = RunningMargin() if margin == "running" else None
+        self.hidden = _uninitialised(1, hidden)
+        self.heads = _uninitialised(hidden, families * len(self.spans))
+        self._start(generator)
+        self.register_buffer("of_class", torch.empty(0, dtype=torch.int64))
+        self.refit(class_counts)
+
+    def _start(self, generator: torch.Generator | None) -> None:
+        """Random kinks along the margin, and heads that give the starting values whatever the margin."""
+        nn.init.uniform_(self.hidden.weight, -1, 1, generator=generator)
+        nn.init.uniform_(self.hidden.bias, -1, 1, generator=generator)
+        nn.init.zeros_(self.heads.weight)
+        shares = [(h.start - h.span[0]) / (h.span[1] - h.span[0]) for h in self.robust_loss.hyperparameters]
+        start = torch.tensor([math.log(share / (1 - share)) for share in shares])
+        with torch.no_grad():
+            self.heads.bias.copy_(start.repeat(self.num_families))
+
+    def refit(self, class_counts: Counts) -> Adjuster:
+        """Fit the families to new data: what was learned stays, what belongs to the old data goes.
+
+        Args:
+            class_counts: number of training samples of every class, ``(c,)``; any number of classes.
+
+        Returns:
+            The adjuster itself.
+
+        Example:
+            >>> Adjuster("js", [10, 20]).refit([5, 5, 900]).of_class.tolist()
+            [0, 0, 1]
+        """
+        families = Families.from_counts(class_counts, self.num_families)
+        self.class_counts: list[float] = checked_counts(class_counts).tolist()
+        self.centres: list[float] = families.centres.tolist()
+        self.of_class = families.of_class.to(self.heads.weight.device)
+        if self.running is not None:
+            self.running.forget()
+        return self
+
+    def forward(self, logits: Tensor, targets: Tensor, ids: Tensor | None = None) -> dict[str, Tensor]:
+        """Every sample's hyperparameters.
+
+        Args:
+            logits: ``(N, c)``; no gradient flows into them.
+            targets: class indices ``(N,)`` or probabilities ``(N, c)``.
+            ids: sample ids ``(N,)``, for ``margin="running"``.
+
+        Returns:
+            One ``(N,)`` tensor a hyperparameter, by name.
+        """
+        self._check_classes(logits)
+        margins = margin(logits, targets)
+        if self.running is not None:
+            margins = self.running.blend(margins, _required(ids))
+        with torch.autocast(logits.device.type, enabled=False):  # a few hundred numbers: half precision saves nothing
+            features = torch.relu(self.hidden(margins.to(self.hidden.weight.dtype).unsqueeze(1)))
+            shares = torch.sigmoid(self.heads(features)).view(len(margins), self.num_families, len(self.spans))
+            if targets.dim() == 1:
+                own = self.of_class[targets.long()].view(-1, 1, 1).expand(-1, 1, len(self.spans))
+                share = shares.gather(1, own).squeeze(1)
+            else:
+                weights = targets.to(shares.dtype) @ nn.functional.one_hot(self.of_class, self.num_families).to(shares)
+                share = (weights.unsqueeze(2) * shares).sum(dim=1)
+        return {
+            name: (low + (high - low) * value).clamp(low, high)  # rounding alone could leave the span
+            for (name, (low, high)), value in zip(self.spans.items(), share.unbind(dim=1), strict=True)
+        }
+
+    def loss(self, logits: Tensor, targets: Tensor, ids: Tensor | None = None) -> Tensor:
+        """The robust loss with every sample's own hyperparameters.
+
+        Args:
+            logits: ``(N, c)``; the gradient flows into them through the loss, not through the hyperparameters.
+            targets: class indices ``(N,)`` or probabilities ``(N, c)``.
+            ids: sample ids ``(N,)``, for ``margin="running"``.
+
+        Returns:
+            One value a sample, ``(N,)``.
+        """
+        return self.robust_loss(logits, targets, **self(logits, targets, ids))
+
+    @torch.no_grad()
+    def observe(self, logits: Tensor, targets: Tensor, ids: Tensor | None = None) -> tuple[dict[str, Tensor], Tensor]:
+        """What the adjuster makes of a batch, and, with a running margin, remember the batch: once a step.
+
+        Args:
+            logits: ``(N, c)``.
+            targets: class indices ``(N,)`` or probabilities ``(N, c)``.
+            ids: sample ids ``(N,)``, for ``margin="running"``.
+
+        Returns:
+            The hyperparameters by name and the latest margins, each ``(N,)``.
+
+        Example:
+            >>> adjuster = Adjuster("gce", [5, 5], margin="running")
+            >>> hyperparameters, margins = adjuster.observe(torch.eye(2), torch.tensor([0, 0]), torch.tensor([0, 1]))
+            >>> margins, adjuster.running.table
+            (tensor([ 1., -1.]), tensor([ 1., -1.]))
+        """
+        hyperparameters, margins = self(logits, targets, ids), margin(logits, targets)
+        if self.running is not None:
+            self.running.store(margins, _required(ids))
+        return hyperparameters, margins
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the adjuster as safetensors: what was learned, and a header that says for what.
+
+        Args:
+            path: file to write; replaced whole or not at all.
+
+        Example:
+            >>> import tempfile, pathlib
+            >>> folder = tempfile.TemporaryDirectory()
+            >>> path = pathlib.Path(folder.name) / "gce.safetensors"
+            >>> Adjuster("gce", [10, 20]).save(path)
+            >>> Adjuster.load(path).class_counts
+            [10.0, 20.0]
+            >>> folder.cleanup()
+        """
+        header = files.Header(
+            loss=self.robust_loss.name,
+            ranges={name: list(span) for name, span in self.spans.items()},
+            families=self.num_families,
+            class_counts=self.class_counts,
+            hidden=self.hidden.out_features,
+            margin="latest" if self.running is None else "running",
+        )
+        files.write(path, header, self._learned())
+
+    @classmethod
+    def load(cls, path: str | PathLike[str], class_counts: Counts | None = None) -> Adjuster:
+        """Read an adjuster that :meth:`save` wrote.
+
+        Args:
+            path: the file.
+            class_counts: those of the data it will be used on; the ones it was saved with if omitted.
+
+        Returns:
+            The adjuster, on the CPU.
+        """
+        header, tensors = files.read(path)
+        adjuster = cls(
+            header.loss,
+            header.class_counts if class_counts is None else class_counts,
+            header.families,
+            header.hidden,
+            header.margin,
+        )
+        adjuster._adopt(path, header.ranges, tensors)
+        return adjuster
+
+    def _learned(self) -> dict[str, Tensor]:
+        return {name: value.detach().cpu().contiguous() for name, value in self.named_parameters()}
+
+    def _adopt(self, path: str | PathLike[str], ranges: Mapping[str, list[float]], tensors: dict[str, Tensor]) -> None:
+        files.check_contents(path, self.spans, ranges, self._learned(), tensors)
+        self.spans = {name: (ranges[name][0], ranges[name][1]) for name in self.spans}
+        self.load_state_dict({**self.state_dict(), **tensors})
+
+    def _check_classes(self, logits: Tensor) -> None:
+        if logits.dim() == 2 and logits.shape[1] != len(self.of_class):
+            raise ClassCountsError(
+                f"the adjuster was fitted to {len(self.of_class)} classes but the logits have {logits.shape[1]}: "
+                f"call adjuster.refit(class_counts) with {logits.shape[1]} counts"
+            )
+
+
+def _uninitialised(in_features: int, out_features: int) -> nn.Linear:
+    # nn.Linear's own initialisation would draw from the global random state.
+    return nn.Linear(in_features, out_features, device="meta").to_empty(device=torch.get_default_device())
+
+
+def _required(ids: Tensor | None) -> Tensor:
+    if ids is None:
+        raise SampleIdsError(
+            'an adjuster with margin="running" needs to know the samples: pass ids=, each sample\'s position in the '
+            'data set, or use margin="latest"'
+        )
+    return ids

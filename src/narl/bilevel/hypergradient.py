@@ -1,0 +1,197 @@
+"""The exact gradient of the clean loss after a virtual step, by the parameters of the training loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from narl.bilevel.calls import Inputs, RandomState, call_with
+from narl.bilevel.optimizers import Rule, rule_of, trained_parameters
+from narl.bilevel.tangents import TrainingPass, tangent_of_logits
+from narl.checks import at_least_float32, check_targets
+from narl.errors import CleanBatchError, NonFiniteError
+
+
+class Objective(Protocol):
+    """A learnable loss: an ``nn.Module`` with ``loss(logits, targets) -> (N,)``, such as an adjuster."""
+
+    @property
+    def loss(self) -> Callable[..., Tensor]:
+        """``(logits, targets) -> (N,)``; with sample ids at hand it is also given ``ids=``."""
+        ...
+
+    def parameters(self) -> Any:
+        """What is learned."""
+        ...
+
+
+@dataclass(frozen=True)
+class Hypergradient:
+    """Gradients of the clean loss by the objective's parameters, and that loss after the virtual step."""
+
+    gradients: tuple[Tensor, ...]
+    meta_loss: Tensor
+
+
+def hypergradient(
+    model: nn.Module,
+    optimizer: Optimizer,
+    objective: Objective,
+    batch: Sequence[Any],
+    clean_batch: Sequence[Any],
+    *,
+    virtual: str = "optimizer",
+    tangent: str = "auto",
+) -> tuple[Tensor, ...]:
+    r"""How the clean loss after the next step depends on the parameters of the training loss.
+
+    .. math:: \nabla_\theta\, \mathrm{CE}\big(f(x^c; \tilde w(\theta)), y^c\big)
+              = -\Big\langle \frac{\partial g_z}{\partial \theta},\; J D\, \nabla_{\tilde w} \mathrm{CE} \Big\rangle
+
+    where :math:`\tilde w` are the weights after the optimiser's step on the batch, :math:`J` the Jacobian of the
+    batch's logits by the weights, :math:`g_z` the gradient of the training loss by the logits and :math:`D` the
+    derivative of the optimiser's step by its gradient. Exact: equal to unrolling the step and differentiating twice,
+    without a second-order graph of the network. Model, buffers, gradients and optimiser are left as they were.
+
+    Args:
+        model: any classifier that gives logits ``(N, c)``, in the mode (train or eval) that it is in.
+        optimizer: the model's ``SGD``, ``Adam`` or ``AdamW``.
+        objective: module with ``loss(logits, targets) -> (N,)``, whose parameters are differentiated by.
+        batch: ``(x, y)`` or ``(x, y, ids)``, noisy labels.
+        clean_batch: ``(x, y)``, labels that are right.
+        virtual: ``"optimizer"`` for its own update, ``"sgd"`` for a plain step of the same learning rate.
+        tangent: ``"forward"`` or ``"reverse"`` mode, the approximate ``"difference"``, or ``"auto"``: forward, or
+            reverse for what has no forward mode.
+
+    Returns:
+        One gradient for each of ``objective.parameters()``, in their order.
+
+    Example:
+        >>> import narl
+        >>> model = nn.Linear(4, 3)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> adjuster = narl.Adjuster("gce", class_counts=[10, 10, 10])
+        >>> noisy = torch.randn(8, 4), torch.randint(0, 3, (8,))
+        >>> clean = torch.randn(6, 4), torch.randint(0, 3, (6,))
+        >>> gradients = hypergradient(model, optimizer, adjuster, noisy, clean)
+        >>> [tuple(g.shape) for g in gradients] == [tuple(p.shape) for p in adjuster.parameters()]
+        True
+
+    Reference: the derivation is in this folder's README.md.
+    """
+    inputs, targets, *rest = batch
+    ids = rest[0] if rest else None
+    random_state = RandomState.now(model)
+    with torch.enable_grad():
+        logits = call_with(model, {}, inputs, len(targets))
+    run = TrainingPass(model, inputs, random_state, logits)
+    return meta_gradient(
+        run, optimizer, objective, targets, ids, clean_batch, rule=rule_of(optimizer, virtual), tangent=tangent
+    ).gradients
+
+
+def meta_gradient(
+    run: TrainingPass,
+    optimizer: Optimizer,
+    objective: Objective,
+    targets: Tensor,
+    ids: Tensor | None,
+    clean_batch: Sequence[Any],
+    *,
+    rule: Rule,
+    tangent: str,
+) -> Hypergradient:
+    """The hypergradient on top of a forward pass whose graph is still there, and stays there."""
+    clean_inputs, clean_targets = checked_clean_batch(clean_batch)
+    parameters = trained_parameters(run.model, optimizer)
+    slope, _ = logit_gradient(objective, run.logits, targets, ids, create_graph=True)
+    gradients = torch.autograd.grad(
+        run.logits, list(parameters.values()), slope.detach(), retain_graph=True, allow_unused=True
+    )
+    moved, derivatives = _virtual_step(optimizer, rule, parameters, gradients)
+
+    with torch.enable_grad():
+        clean_logits = call_with(run.model, moved, clean_inputs, len(clean_targets))
+        check_targets(clean_targets, num_classes=clean_logits.shape[1], num_samples=len(clean_logits))
+        meta_loss = F.cross_entropy(at_least_float32(clean_logits), _as_classes(clean_targets))
+        sensitivities: Sequence[Tensor | None] = torch.autograd.grad(meta_loss, list(moved.values()), allow_unused=True)
+    directions = {
+        name: derivatives[name] * sensitivity
+        for name, sensitivity in zip(moved, sensitivities, strict=True)
+        if sensitivity is not None
+    }
+    shift = tangent_of_logits(tangent, run, directions) if directions else torch.zeros_like(run.logits)
+
+    learned = list(objective.parameters())
+    wanted = [parameter for parameter in learned if parameter.requires_grad]
+    found = torch.autograd.grad(slope, wanted, -shift.to(slope.dtype), allow_unused=True)
+    by_parameter = dict(zip(wanted, found, strict=True))
+    result = tuple(_or_zero(by_parameter.get(parameter), parameter) for parameter in learned)
+    _check_finite(meta_loss, result)
+    return Hypergradient(result, meta_loss.detach())
+
+
+def logit_gradient(
+    objective: Objective, logits: Tensor, targets: Tensor, ids: Tensor | None, *, create_graph: bool
+) -> tuple[Tensor, Tensor]:
+    """The mean loss's gradient by the logits, ``(N, c)``, cut off from the network, and the mean loss."""
+    leaf = logits.detach().requires_grad_()
+    with torch.enable_grad():
+        known = {} if ids is None else {"ids": ids}
+        loss = objective.loss(leaf, targets, **known).mean()
+        (gradient,) = torch.autograd.grad(loss, leaf, create_graph=create_graph)
+    return gradient, loss.detach()
+
+
+def checked_clean_batch(clean_batch: object) -> tuple[Inputs, Tensor]:
+    """Inputs and labels of the clean batch, or an error if it is empty or not a pair."""
+    if not isinstance(clean_batch, Sequence) or len(clean_batch) != 2 or not isinstance(clean_batch[1], Tensor):
+        raise CleanBatchError(
+            f"the clean batch is {type(clean_batch).__name__}: give (x, y), inputs and a tensor of right labels"
+        )
+    if not len(clean_batch[1]):
+        raise CleanBatchError("the clean batch is empty: the meta step needs samples with labels known to be right")
+    return clean_batch[0], clean_batch[1]
+
+
+def _virtual_step(
+    optimizer: Optimizer,
+    rule: Rule,
+    parameters: dict[str, nn.Parameter],
+    gradients: Sequence[Tensor | None],
+) -> tuple[dict[str, Tensor], dict[str, Tensor | float]]:
+    """Weights after the step that the optimiser would take, as leaves, and the step's derivatives by the gradient."""
+    group_of = {parameter: group for group in optimizer.param_groups for parameter in group["params"]}
+    moved: dict[str, Tensor] = {}
+    derivatives: dict[str, Tensor | float] = {}
+    with torch.no_grad():
+        for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True):
+            if gradient is None:  # the optimiser leaves it alone, weight decay included
+                continue
+            dense = gradient.to_dense() if gradient.is_sparse else gradient
+            weights, derivatives[name] = rule(parameter, dense, group_of[parameter], optimizer.state.get(parameter, {}))
+            moved[name] = weights.detach().requires_grad_()
+    return moved, derivatives
+
+
+def _as_classes(targets: Tensor) -> Tensor:
+    return targets if targets.is_floating_point() else targets.long()
+
+
+def _or_zero(gradient: Tensor | None, parameter: Tensor) -> Tensor:
+    return torch.zeros_like(parameter) if gradient is None else gradient.detach()
+
+
+def _check_finite(meta_loss: Tensor, gradients: Sequence[Tensor]) -> None:
+    finite = torch.stack([torch.isfinite(value).all() for value in (meta_loss, *gradients)])
+    if not bool(finite.all()):
+        what = "the clean loss after the virtual step" if not bool(finite[0]) else "the hypergradient"
+        raise NonFiniteError(
+            f"{what} is not finite: training has diverged; lower the learning rate, or check the clean inputs"
+        )

@@ -1,0 +1,113 @@
+"""What an optimiser would do with a gradient, and how that depends on the gradient.
+
+A rule takes one parameter, its gradient, and what the optimiser holds for it, and gives the weights after the step and
+the derivative of the step by the gradient, ``-∂w̃/∂g``: a number or, elementwise, a tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+from narl.errors import OptimizerError, OptionError
+
+Rule = Callable[[Tensor, Tensor, Mapping[str, Any], Mapping[str, Any]], tuple[Tensor, Tensor | float]]
+
+
+def plain_sgd(
+    weights: Tensor, gradient: Tensor, group: Mapping[str, Any], state: Mapping[str, Any]
+) -> tuple[Tensor, Tensor | float]:
+    """The paper's virtual step: the learning rate times the gradient, nothing else."""
+    return weights - group["lr"] * gradient, group["lr"]
+
+
+def sgd(
+    weights: Tensor, gradient: Tensor, group: Mapping[str, Any], state: Mapping[str, Any]
+) -> tuple[Tensor, Tensor | float]:
+    """``torch.optim.SGD``: momentum, dampening, Nesterov, weight decay."""
+    step, slope = _signed(weights, gradient, group, decay=group["weight_decay"])
+    momentum = group["momentum"]
+    if momentum:
+        buffer = state.get("momentum_buffer")
+        # torch leaves the first step undamped
+        share = 1.0 if buffer is None else 1.0 - group["dampening"]
+        velocity = step if buffer is None else momentum * buffer + share * step
+        step = step + momentum * velocity if group["nesterov"] else velocity
+        slope = slope * (1 + momentum * share if group["nesterov"] else share)
+    return weights - group["lr"] * step, group["lr"] * slope
+
+
+def adam(
+    weights: Tensor, gradient: Tensor, group: Mapping[str, Any], state: Mapping[str, Any]
+) -> tuple[Tensor, Tensor | float]:
+    """``torch.optim.Adam`` and ``AdamW``: both kinds of weight decay, amsgrad."""
+    decoupled = group.get("decoupled_weight_decay", False)
+    step, slope = _signed(weights, gradient, group, decay=0.0 if decoupled else group["weight_decay"])
+    if decoupled:
+        weights = weights * (1 - group["lr"] * group["weight_decay"])
+    beta1, beta2 = (float(beta) for beta in group["betas"])
+    count = float(state["step"]) + 1 if "step" in state else 1.0
+    zero = torch.zeros((), dtype=step.dtype, device=step.device)
+    first = (beta1 * state.get("exp_avg", zero) + (1 - beta1) * step) / (1 - beta1**count)
+    raw_second = beta2 * state.get("exp_avg_sq", zero) + (1 - beta2) * step**2
+    largest = torch.maximum(raw_second, state.get("max_exp_avg_sq", zero)) if group["amsgrad"] else raw_second
+    root = (largest / (1 - beta2**count)).sqrt()
+    scale = root + group["eps"]
+    # ∂root/∂g; where the largest second moment is an old one (amsgrad), or all gradients have been zero, it is 0
+    rising = (root > 0) & (raw_second >= largest)
+    safe = torch.where(rising, root, 1.0)
+    root_slope = torch.where(rising, (1 - beta2) * step / ((1 - beta2**count) * safe), 0.0)
+    derivative = ((1 - beta1) / (1 - beta1**count) - first * root_slope / scale) / scale
+    return weights - group["lr"] * first / scale, group["lr"] * slope * derivative
+
+
+def adamw(
+    weights: Tensor, gradient: Tensor, group: Mapping[str, Any], state: Mapping[str, Any]
+) -> tuple[Tensor, Tensor | float]:
+    """``torch.optim.AdamW``, also where torch is too old to say in the group that its weight decay is decoupled."""
+    return adam(weights, gradient, {**group, "decoupled_weight_decay": True}, state)
+
+
+_RULES: dict[type[Optimizer], Rule] = {SGD: sgd, Adam: adam, AdamW: adamw}
+
+
+def rule_of(optimizer: Optimizer, virtual: str) -> Rule:
+    """The rule of the virtual step: the optimiser's own, or the paper's plain one."""
+    if virtual == "sgd":
+        return plain_sgd
+    if virtual != "optimizer":
+        raise OptionError(f"virtual = {virtual!r} is unknown: use 'optimizer' (its own update) or 'sgd' (the paper's)")
+    if type(optimizer) not in _RULES:
+        known = ", ".join(kind.__name__ for kind in _RULES)
+        raise OptimizerError(
+            f"the update of {type(optimizer).__name__} has no known derivative (known: {known}): "
+            "use one of those, or virtual='sgd' to look ahead with a plain step of the same learning rate"
+        )
+    return _RULES[type(optimizer)]
+
+
+def trained_parameters(model: nn.Module, optimizer: Optimizer) -> dict[str, nn.Parameter]:
+    """The model's parameters that the optimiser moves, by name; tied ones once, frozen ones not at all."""
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    strangers = sum(parameter not in names for parameter in held)
+    if strangers:
+        raise OptimizerError(
+            f"the optimiser holds {strangers} of {len(held)} parameters that are not the model's: build it from "
+            "model.parameters(), after the model has been moved or replaced"
+        )
+    trained = {names[parameter]: parameter for parameter in held if parameter.requires_grad}
+    if not trained:
+        raise OptimizerError("the optimiser holds no parameter that requires a gradient: nothing would be trained")
+    return trained
+
+
+def _signed(weights: Tensor, gradient: Tensor, group: Mapping[str, Any], decay: float) -> tuple[Tensor, float]:
+    """The direction before momentum: sign, then weight decay, in torch's order; and its derivative by the gradient."""
+    sign = -1.0 if group["maximize"] else 1.0
+    step = sign * gradient
+    return (step + decay * weights if decay else step), sign

@@ -1,0 +1,73 @@
+"""What every room does with the tensors it is given: refuse what cannot be meant, with a way out."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from narl.errors import LabelError, LogitsError
+
+
+def check_logits(logits: Tensor) -> None:
+    """Refuse what is not a batch of finite class scores."""
+    if logits.dim() != 2 or not logits.is_floating_point():
+        raise LogitsError(
+            f"logits must be class scores of shape (N, c) and floating type, got shape {tuple(logits.shape)} of "
+            f"{logits.dtype}: pass the classifier's raw output, one row a sample"
+        )
+    if logits.shape[1] < 2:
+        raise LogitsError("logits have one class only: narl needs two or more; give a binary classifier two outputs")
+    if can_read(logits) and not bool(torch.isfinite(logits).all()):
+        raise LogitsError(
+            f"logits hold NaN or infinity in {int((~torch.isfinite(logits)).any(dim=1).sum())} of {len(logits)} rows: "
+            "the inputs are not finite or training has diverged; check the inputs or lower the learning rate"
+        )
+
+
+def check_targets(targets: Tensor, *, num_classes: int, num_samples: int) -> None:
+    """Refuse what is neither class indices ``(N,)`` nor probabilities ``(N, c)``."""
+    if targets.is_floating_point() and targets.dim() == 2:
+        _check_probabilities(targets, num_classes, num_samples)
+        return
+    if targets.dtype == torch.bool or targets.is_floating_point() or targets.is_complex():
+        raise LabelError(
+            f"labels are of type {targets.dtype}: class indices must be integers (labels.long()); "
+            f"probabilities must be floats of shape (N, c) = ({num_samples}, {num_classes})"
+        )
+    if targets.shape != (num_samples,):
+        raise LabelError(
+            f"labels have shape {tuple(targets.shape)} but there are {num_samples} samples: class indices need shape "
+            f"({num_samples},), probabilities ({num_samples}, {num_classes}) of floating type"
+        )
+    if num_samples and can_read(targets):
+        lowest, highest = int(targets.min()), int(targets.max())
+        if lowest < 0 or highest >= num_classes:
+            raise LabelError(
+                f"labels run from {lowest} to {highest} but the logits have {num_classes} classes: labels must be in "
+                f"0 … {num_classes - 1}; renumber them, or give the classifier {highest + 1} outputs"
+            )
+
+
+def _check_probabilities(targets: Tensor, num_classes: int, num_samples: int) -> None:
+    if targets.shape != (num_samples, num_classes):
+        raise LabelError(
+            f"target probabilities have shape {tuple(targets.shape)} but the logits {(num_samples, num_classes)}: "
+            "give one probability a class and sample"
+        )
+    if can_read(targets):
+        total = targets.double().sum(dim=1)
+        if bool((targets < 0).any()) or bool(((total - 1).abs() > 1e-2).any()) or bool(torch.isnan(total).any()):
+            raise LabelError("target probabilities must be at least 0 and sum to 1 in every row: normalise them")
+
+
+def at_least_float32(values: Tensor) -> Tensor:
+    """Half precision lifted to float32, everything else as it is."""
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
+
+
+def can_read(values: Tensor) -> bool:
+    """Whether looking at the values costs nothing: in host memory, and not while a graph is being traced.
+
+    On an accelerator every look would make the host wait for the device; there the training step checks the loss.
+    """
+    return values.device.type == "cpu" and not torch.compiler.is_compiling()
