@@ -87,5 +87,4 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """
     names = sorted(known)
     close = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
-    suggestion = f"did you mean {close[0]!r}? " if close else ""
-    return f"{suggestion}Known: {', '.join(names)}"
+    return f"did you mean {close[0]!r}? Known: {', '.join(names)}" if close else f"known: {', '.join(names)}"

@@ -120,18 +120,36 @@ class Adjuster(nn.Module):
         margins = margin(logits, targets)
         if self.running is not None:
             margins = self.running.blend(margins, _required(ids))
-        with torch.autocast(logits.device.type, enabled=False):  # a few hundred numbers: half precision saves nothing
+        by_family = self.curves(margins)
+        if targets.dim() == 1:
+            own = self.of_class[targets.long()].unsqueeze(1)
+            return {name: values.gather(1, own).squeeze(1) for name, values in by_family.items()}
+        membership = nn.functional.one_hot(self.of_class, self.num_families).to(self.heads.weight.dtype)
+        weights = targets.to(membership.dtype) @ membership
+        return {
+            name: (weights * values).sum(dim=1).clamp(*self.spans[name])  # rounding alone could leave the span
+            for name, values in by_family.items()
+        }
+
+    def curves(self, margins: Tensor) -> dict[str, Tensor]:
+        """What every family's samples get at these margins: the functions that the adjuster has learned.
+
+        Args:
+            margins: ``(N,)``.
+
+        Returns:
+            One ``(N, K)`` tensor a hyperparameter, by name, a column a family.
+
+        Example:
+            >>> Adjuster("gce", [50, 50, 20], families=2).curves(torch.linspace(-5, 5, 11))["q"].shape
+            torch.Size([11, 2])
+        """
+        with torch.autocast(margins.device.type, enabled=False):  # a few hundred numbers: half precision saves nothing
             features = torch.relu(self.hidden(margins.to(self.hidden.weight.dtype).unsqueeze(1)))
             shares = torch.sigmoid(self.heads(features)).view(len(margins), self.num_families, len(self.spans))
-            if targets.dim() == 1:
-                own = self.of_class[targets.long()].view(-1, 1, 1).expand(-1, 1, len(self.spans))
-                share = shares.gather(1, own).squeeze(1)
-            else:
-                weights = targets.to(shares.dtype) @ nn.functional.one_hot(self.of_class, self.num_families).to(shares)
-                share = (weights.unsqueeze(2) * shares).sum(dim=1)
         return {
-            name: (low + (high - low) * value).clamp(low, high)  # rounding alone could leave the span
-            for (name, (low, high)), value in zip(self.spans.items(), share.unbind(dim=1), strict=True)
+            name: (low + (high - low) * share).clamp(low, high)  # rounding alone could leave the span
+            for (name, (low, high)), share in zip(self.spans.items(), shares.unbind(dim=2), strict=True)
         }
 
     def loss(self, logits: Tensor, targets: Tensor, ids: Tensor | None = None) -> Tensor:

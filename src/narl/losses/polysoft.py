@@ -53,4 +53,4 @@ def _curve(log_p: Tensor, lam: Tensor, d: Tensor) -> Tensor:
     return ceiling * torch.where(below, rising, 1.0)
 
 
-register(RobustLoss("polysoft", polysoft, (_LAM, _D)))
+register(RobustLoss("polysoft", polysoft, (_LAM, _D), title="PolySoft"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -59,6 +59,7 @@ class RobustLoss:
         name: lower case, as in ``narl.losses.get(name)``.
         function: ``(logits, targets, **hyperparameters) -> Tensor (N,)``; each hyperparameter a float or ``(N,)``.
         hyperparameters: in the order in which the function takes them; empty for CE and MAE.
+        title: how tables and figures write the name; in capitals if omitted.
 
     Called itself, it computes the loss, with defaults for hyperparameters that are not given.
 
@@ -73,7 +74,12 @@ class RobustLoss:
 
     name: str
     function: Callable[..., Tensor]
-    hyperparameters: tuple[Hyperparameter, ...] = field(default=())
+    hyperparameters: tuple[Hyperparameter, ...] = ()
+    title: str = ""
+
+    def __post_init__(self) -> None:
+        """Fill in the title."""
+        object.__setattr__(self, "title", self.title or self.name.upper())
 
     def __call__(self, logits: Tensor, targets: Tensor, **hyperparameters: float | Tensor) -> Tensor:
         """One value a sample, ``(N,)``."""
@@ -127,7 +133,7 @@ def unregister(name: str) -> None:
     Example:
         >>> unregister("no-such-loss")
         Traceback (most recent call last):
-        narl.errors.UnknownNameError: no loss is called 'no-such-loss'. Known: ce, gce, js, mae, polysoft, sl
+        narl.errors.UnknownNameError: no loss is called 'no-such-loss': known: ce, gce, js, mae, polysoft, sl
     """
     del _registry[get(name).name]
 
@@ -148,8 +154,7 @@ def get(name: str) -> RobustLoss:
     try:
         return _registry[name.lower()]
     except KeyError:
-        hint = nearest(name, _registry)
-        raise UnknownNameError(f"no loss is called {name!r}{'. ' if hint.startswith('K') else ': '}{hint}") from None
+        raise UnknownNameError(f"no loss is called {name!r}: {nearest(name, _registry)}") from None
 
 
 def names() -> tuple[str, ...]:

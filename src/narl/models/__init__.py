@@ -63,5 +63,4 @@ def get(name: str) -> Callable[..., nn.Sequential]:
     try:
         return _BUILDERS[name.lower()]
     except KeyError:
-        hint = nearest(name, _BUILDERS)
-        raise UnknownNameError(f"no model is called {name!r}{'. ' if hint.startswith('K') else ': '}{hint}") from None
+        raise UnknownNameError(f"no model is called {name!r}: {nearest(name, _BUILDERS)}") from None

@@ -1,0 +1,1 @@
+"""Experiments that can be repeated: their data, their protocol, their results and figures."""

@@ -1,0 +1,50 @@
+"""The command line: parse, call, print."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from narl._version import __version__
+from narl.cli.demo import demo
+from narl.errors import NarlError
+
+app = typer.Typer(
+    name="narl",
+    help="Train classifiers on wrongly labelled data.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"narl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: bool = typer.Option(
+        False, "--version", callback=_show_version, is_eager=True, help="Print the version and leave."
+    ),
+) -> None:
+    """Train classifiers on wrongly labelled data."""
+
+
+app.command()(demo)
+
+
+def main() -> None:
+    """Run the command line; what narl refuses ends in one line, not in a traceback."""
+    try:
+        app()
+    except NarlError as error:
+        print(f"narl: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("narl: interrupted", file=sys.stderr)
+        sys.exit(130)

@@ -1,0 +1,352 @@
+"""Algorithm 1 step by step: against a plain reference loop, over many steps, interrupted, with bad input."""
+
+from __future__ import annotations
+
+import copy
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+import narl
+from narl import errors
+from oracles import relative_error, unrolled
+
+CLASSES = 3
+
+
+@pytest.fixture
+def double_precision() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def batches(count: int, seed: int = 0) -> list[tuple[Tensor, Tensor, tuple[Tensor, Tensor]]]:
+    """Noisy and clean batches of a problem that can be learned."""
+    generator = torch.Generator().manual_seed(seed)
+    truth = torch.randn(5, CLASSES, generator=generator)
+    result = []
+    for _ in range(count):
+        x, clean_x = torch.randn(2, 16, 5, generator=generator)
+        y = (x @ truth).argmax(1)
+        wrong = torch.rand(16, generator=generator) < 0.4
+        noisy = torch.where(wrong, (y + 1) % CLASSES, y)
+        result.append((x, noisy, (clean_x, (clean_x @ truth).argmax(1))))
+    return result
+
+
+def make_model() -> nn.Sequential:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(5, 16, bias=False), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, CLASSES))
+
+
+def make_adjuster(loss: str = "gce", margin: str = "latest") -> narl.Adjuster:
+    return narl.Adjuster(loss, [30, 30, 9], hidden=12, margin=margin, generator=torch.Generator().manual_seed(5))
+
+
+OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
+    "sgd": lambda p: SGD(p, lr=0.2, momentum=0.9, weight_decay=5e-4),
+    "nesterov": lambda p: SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    "adam": lambda p: Adam(p, lr=0.01),
+    "adamw": lambda p: AdamW(p, lr=0.01, weight_decay=0.1),
+}
+
+
+@pytest.mark.usefixtures("double_precision")
+@pytest.mark.parametrize("every", [1, 4])
+@pytest.mark.parametrize("virtual", ["optimizer", "sgd"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_reproduces_a_plain_loop_of_algorithm_1(name: str, virtual: str, every: int) -> None:
+    model, reference = make_model(), make_model()
+    adjuster, reference_adjuster = make_adjuster(), make_adjuster()
+    optimizer, reference_optimizer = OPTIMIZERS[name](model.parameters()), OPTIMIZERS[name](reference.parameters())
+    reference_outer = Adam(reference_adjuster.parameters(), lr=1e-3, weight_decay=1e-4)
+    meta = narl.MetaStep(model, optimizer, adjuster, every=every, virtual=virtual)
+
+    for t, (x, y, clean) in enumerate(batches(20)):
+        report = meta.step(x, y, clean)
+        if t % every == 0:
+            gradients = unrolled(reference, reference_optimizer, reference_adjuster, (x, y), clean, virtual)
+            for parameter, gradient in zip(reference_adjuster.parameters(), gradients, strict=True):
+                parameter.grad = gradient
+            reference_outer.step()
+        reference_optimizer.zero_grad()
+        loss = reference_adjuster.loss(reference(x), y).mean()
+        torch.autograd.backward(loss, inputs=list(reference.parameters()))
+        reference_optimizer.step()
+
+        assert (report.meta_loss is not None) == (t % every == 0)
+        torch.testing.assert_close(report.loss, loss.detach(), rtol=1e-9, atol=1e-12)
+        for ours, theirs in zip(model.state_dict().values(), reference.state_dict().values(), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-7, atol=1e-9)
+        for ours, theirs in zip(adjuster.parameters(), reference_adjuster.parameters(), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-7, atol=1e-9)
+
+
+def test_report_holds_what_the_new_adjuster_gave() -> None:
+    model, adjuster = make_model(), make_adjuster("sl")
+    meta = narl.MetaStep(model, SGD(model.parameters(), lr=0.1), adjuster)
+    x, y, clean = batches(1)[0]
+    logits = copy.deepcopy(model)(x).detach()
+    report = meta.step(x, y, clean)
+    assert set(report.hyperparameters) == {"gamma1", "gamma2"}
+    assert report.margins is not None
+    torch.testing.assert_close(report.margins, narl.margin(logits, y))
+    for name, values in adjuster(logits, y).items():
+        torch.testing.assert_close(report.hyperparameters[name], values.detach())
+    assert not any(value.requires_grad for value in (report.loss, report.margins, *report.hyperparameters.values()))
+
+
+def test_meta_loss_is_the_clean_loss_after_the_virtual_step() -> None:
+    model, adjuster = make_model(), make_adjuster()
+    x, y, (clean_x, clean_y) = batches(1)[0]
+    ahead = copy.deepcopy(model)
+    optimizer = SGD(ahead.parameters(), lr=0.1)
+    torch.autograd.backward(adjuster.loss(ahead(x), y).mean(), inputs=list(ahead.parameters()))
+    optimizer.step()
+    meta = narl.MetaStep(model, SGD(model.parameters(), lr=0.1), adjuster)
+    report = meta.step(x, y, (clean_x, clean_y))
+    assert report.meta_loss is not None
+    torch.testing.assert_close(report.meta_loss, F.cross_entropy(ahead(clean_x), clean_y).detach())
+
+
+def test_clean_batches_are_asked_for_in_meta_steps_only() -> None:
+    model = make_model()
+    meta = narl.MetaStep(model, SGD(model.parameters(), lr=0.1), make_adjuster(), every=3)
+    asked: list[int] = []
+
+    for t, (x, y, clean) in enumerate(batches(7)):
+
+        def draw(t: int = t, clean: tuple[Tensor, Tensor] = clean) -> tuple[Tensor, Tensor]:
+            asked.append(t)
+            return clean
+
+        meta.step(x, y, draw)
+    assert asked == [0, 3, 6]
+
+
+def test_batchnorm_statistics_move_once_a_step() -> None:
+    model, plain = make_model(), make_model()
+    meta = narl.MetaStep(model, SGD(model.parameters(), lr=0.1), make_adjuster(), every=1)
+    x, y, clean = batches(1)[0]
+    meta.step(x, y, clean)
+    plain(x)
+    for name, buffer in plain.named_buffers():
+        assert torch.equal(buffer, model.get_buffer(name)), name
+
+
+def test_dropout_masks_of_the_step_are_those_of_its_forward_pass() -> None:
+    def dropping() -> nn.Module:
+        torch.manual_seed(3)
+        return nn.Sequential(nn.Linear(5, 32), nn.ReLU(), nn.Dropout(0.5), nn.Linear(32, CLASSES))
+
+    model, reference, adjuster = dropping(), dropping(), make_adjuster()
+    meta = narl.MetaStep(model, SGD(model.parameters(), lr=0.1), adjuster, every=1)
+    x, y, clean = batches(1)[0]
+    torch.manual_seed(11)
+    meta.step(x, y, clean)
+    torch.manual_seed(11)
+    optimizer = SGD(reference.parameters(), lr=0.1)
+    torch.autograd.backward(adjuster.loss(reference(x), y).mean(), inputs=list(reference.parameters()))
+    optimizer.step()
+    for ours, theirs in zip(model.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_running_margin_is_remembered_once_a_step() -> None:
+    model, adjuster = make_model(), make_adjuster(margin="running")
+    meta = narl.MetaStep(model, SGD(model.parameters(), lr=0.2), adjuster, every=2)
+    ids, expected = torch.arange(16) + 100, torch.full((16,), torch.nan)
+    for x, y, clean in batches(6):
+        report = meta.step(x, y, clean, ids=ids)
+        assert report.margins is not None
+        expected = torch.where(expected.isnan(), report.margins, 0.9 * expected + 0.1 * report.margins)
+        assert adjuster.running is not None
+        torch.testing.assert_close(adjuster.running.table[ids], expected)
+
+
+def test_inputs_as_tuple_and_mapping() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(10, CLASSES)
+
+        def forward(self, a: Tensor, b: Tensor) -> Tensor:
+            logits: Tensor = self.layer(torch.cat([a, b], 1))
+            return logits
+
+    results = []
+    for wrap in (lambda x: (x, 2 * x), lambda x: {"b": 2 * x, "a": x}):
+        torch.manual_seed(0)
+        model = Two()
+        meta = narl.MetaStep(model, SGD(model.parameters(), lr=0.1), make_adjuster(), every=1)
+        x, y, (clean_x, clean_y) = batches(1)[0]
+        meta.step(wrap(x), y, (wrap(clean_x), clean_y))
+        results.append(model.layer.weight.detach())
+    assert torch.equal(*results)
+
+
+def test_probability_targets() -> None:
+    model, same = make_model(), make_model()
+    for trained, soft in ((model, True), (same, False)):
+        meta = narl.MetaStep(trained, SGD(trained.parameters(), lr=0.1), make_adjuster(), every=1)
+        for x, y, (clean_x, clean_y) in batches(3):
+            one_hot = F.one_hot(y, CLASSES).float()
+            meta.step(x, one_hot if soft else y, (clean_x, clean_y))
+    for left, right in zip(model.parameters(), same.parameters(), strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-6)
+
+
+def test_learning_rate_schedules_reach_the_virtual_step() -> None:
+    model, adjuster = make_model(), make_adjuster()
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [1], gamma=0.1)
+    meta = narl.MetaStep(model, optimizer, adjuster, every=1)
+    first, second = batches(2)
+    meta.step(*first)
+    schedule.step()
+    expected = unrolled(model, optimizer, adjuster, second[:2], second[2])
+    found = narl.hypergradient(model, optimizer, adjuster, second[:2], second[2])
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.01)
+    assert relative_error(found, expected) < 1e-3
+
+
+def test_stopped_and_resumed_is_bitwise_the_uninterrupted_run(tmp_path: Any) -> None:
+    def fresh() -> tuple[nn.Module, Optimizer, narl.Adjuster, narl.MetaStep]:
+        model, adjuster = make_model(), make_adjuster(margin="running")
+        optimizer = OPTIMIZERS["sgd"](model.parameters())
+        return model, optimizer, adjuster, narl.MetaStep(model, optimizer, adjuster, every=3)
+
+    stream, ids = batches(10), torch.arange(16)
+    model, _, adjuster, meta = fresh()
+    for x, y, clean in stream:
+        meta.step(x, y, clean, ids=ids)
+
+    parts = fresh()
+    for x, y, clean in stream[:5]:
+        parts[3].step(x, y, clean, ids=ids)
+    torch.save([part.state_dict() for part in parts], tmp_path / "checkpoint")
+    parts = fresh()
+    for part, state in zip(parts, torch.load(tmp_path / "checkpoint", weights_only=True), strict=True):
+        part.load_state_dict(state)
+    for x, y, clean in stream[5:]:
+        parts[3].step(x, y, clean, ids=ids)
+    for name, value in parts[0].state_dict().items():
+        assert torch.equal(value, model.state_dict()[name]), name
+    for left, right in zip(parts[2].parameters(), adjuster.parameters(), strict=True):
+        assert torch.equal(left, right)
+
+
+def test_memory_does_not_grow_over_200_steps() -> None:
+    model, adjuster = make_model(), make_adjuster(margin="running")
+    meta = narl.MetaStep(model, OPTIMIZERS["adam"](model.parameters()), adjuster, every=1)
+    ids = torch.arange(16)
+
+    def live() -> tuple[int, int]:
+        gc.collect()
+        tensors = [o for o in gc.get_objects() if issubclass(type(o), Tensor)]
+        return len(tensors), sum(t.numel() for t in tensors)
+
+    stream = batches(200)
+    gc.disable()  # what reference counting alone does not free would pile up in a real run until a collection
+    try:
+        for t, (x, y, clean) in enumerate(stream):
+            meta.step(x, y, clean, ids=ids)
+            if t == 20:
+                early = live()
+        collected = gc.collect()
+    finally:
+        gc.enable()
+    count, size = live()
+    assert count <= early[0] + 2
+    assert size <= early[1] + 64
+    assert collected < 1000
+
+
+def test_adjuster_learns_to_tell_wrong_labels() -> None:
+    torch.manual_seed(0)
+    model, adjuster = make_model(), make_adjuster()
+    outer = Adam(adjuster.parameters(), lr=1e-2)
+    meta = narl.MetaStep(model, SGD(model.parameters(), lr=0.1), adjuster, every=1, adjuster_optimizer=outer)
+    for x, y, clean in batches(300):
+        report = meta.step(x, y, clean)
+    assert report.margins is not None
+    q = report.hyperparameters["q"]
+    # More robust where the classifier contradicts the label than where it agrees.
+    assert float(q[report.margins < 0].mean()) > float(q[report.margins > 0].mean())
+
+
+# Bad input -----------------------------------------------------------------------------------------------------------
+
+
+def test_options_are_checked_when_the_step_is_made() -> None:
+    model = make_model()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with pytest.raises(errors.OptionError, match="every = 0"):
+        narl.MetaStep(model, optimizer, make_adjuster(), every=0)
+    with pytest.raises(errors.OptionError, match="tangent = 'both'"):
+        narl.MetaStep(model, optimizer, make_adjuster(), tangent="both")
+    with pytest.raises(errors.OptionError, match="virtual = 'none'"):
+        narl.MetaStep(model, optimizer, make_adjuster(), virtual="none")
+    with pytest.raises(errors.OptionError, match="Linear has no method loss"):
+        narl.MetaStep(model, optimizer, nn.Linear(1, 1))  # type: ignore[arg-type]
+    with pytest.raises(errors.OptimizerError, match="not the model's"):
+        narl.MetaStep(make_model(), optimizer, make_adjuster())
+    with pytest.raises(errors.OptimizerError, match="Adagrad"):
+        narl.MetaStep(model, torch.optim.Adagrad(model.parameters()), make_adjuster())
+
+
+def test_clean_batch_missing_or_empty() -> None:
+    model = make_model()
+    meta = narl.MetaStep(model, SGD(model.parameters(), lr=0.1), make_adjuster(), every=2)
+    x, y, (clean_x, clean_y) = batches(1)[0]
+    with pytest.raises(errors.CleanBatchError, match="has no clean batch"):
+        meta.step(x, y)
+    with pytest.raises(errors.CleanBatchError, match="empty"):
+        meta.step(x, y, (clean_x[:0], clean_y[:0]))
+    meta.step(x, y, (clean_x, clean_y))
+    meta.step(x, y)  # no meta step, none needed
+    assert meta.steps == 2
+
+
+def test_a_refused_step_leaves_everything_as_it_was() -> None:
+    model, adjuster = make_model(), make_adjuster()
+    meta = narl.MetaStep(model, SGD(model.parameters(), lr=0.1, momentum=0.9), adjuster, every=1)
+    x, y, clean = batches(1)[0]
+    meta.step(x, y, clean)
+    weights = copy.deepcopy([*model.parameters(), *adjuster.parameters()])
+    with pytest.raises(errors.LogitsError, match="NaN"):
+        meta.step(x.clone().fill_(torch.nan), y, clean)
+    with pytest.raises(errors.LabelError):
+        meta.step(x, y + CLASSES, clean)
+    with pytest.raises(errors.LabelError):
+        meta.step(x, y.float(), clean)
+    with pytest.raises(errors.ClassCountsError, match="refit"):
+        narl.MetaStep(model, SGD(model.parameters(), lr=0.1), narl.Adjuster("gce", [5, 5])).step(x, y % 2, clean)
+    for before, after in zip(weights, [*model.parameters(), *adjuster.parameters()], strict=True):
+        assert torch.equal(before, after)
+    assert meta.steps == 1
+
+
+def test_divergence_is_an_error_not_a_nan() -> None:
+    class Exploding(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(()))
+
+        def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+            return narl.losses.ce(logits, targets) * self.scale * torch.inf
+
+    model = make_model()
+    meta = narl.MetaStep(model, SGD(model.parameters(), lr=0.1), Exploding(), every=2)
+    meta.steps = 1
+    x, y, _ = batches(1)[0]
+    with pytest.raises(errors.NonFiniteError, match="training loss is inf"):
+        meta.step(x, y)
+    assert all(p.isfinite().all() for p in model.parameters())
