@@ -708,9 +708,3 @@ def test_bad_arguments_of_adjusted_gce(p: Tensor, q: Tensor, error: type[Excepti
 def test_positive_margins_refuse_what_are_no_logits() -> None:
     with pytest.raises(LogitsError, match="shape"):
         theory.positive_margins(torch.zeros(3))
-
-
-def test_public_names() -> None:
-    public = {name for name, value in vars(theory).items() if getattr(value, "__module__", "") == "narl.theory"}
-    assert set(theory.__all__) == {name for name in public if not name.startswith("_")}
-    assert Bounds(1.0, 4.0).gap == 3.0

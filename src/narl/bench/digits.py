@@ -6,10 +6,11 @@ could memorise every wrong label, a clean set of 100 that is not trained on.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +21,9 @@ from narl import losses, models, noise
 from narl.adjuster import Adjuster, margin
 from narl.bilevel import MetaStep
 from narl.errors import OptionError, nearest
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 RATE = 0.4
 BATCH = 100
@@ -97,6 +101,22 @@ def load(kind: str, seed: int) -> Task:
     )
 
 
+def _one_thread(function: Callable[P, R]) -> Callable[P, R]:
+    """Batches are this small: more threads mostly wait for each other, and would round differently by machine."""
+
+    @functools.wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            torch.set_num_threads(threads)
+
+    return wrapped
+
+
+@_one_thread
 def train(
     task: Task,
     loss: str,

@@ -22,6 +22,11 @@ class Realised:
             without samples is all zero: nothing is known of it, and such a matrix is refused as a transition matrix.
         rate: the share of labels that changed.
         counts: the number of samples by true and noisy label, ``(c, c)``.
+
+    Example:
+        >>> realised([0, 0, 1], [0, 1, 1]).counts
+        array([[1, 1],
+               [0, 1]])
     """
 
     matrix: NDArray[np.float64]

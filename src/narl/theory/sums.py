@@ -1,38 +1,19 @@
-r"""How far from symmetric a loss is, and what that costs under label noise: the paper's theorems, checked.
-
-A loss whose sum over all labels, :math:`S(z) = \sum_{j=1}^c \ell(z, j)`, is the same for every prediction is not misled
-by symmetric noise. For the others, noise costs at most a multiple of :math:`C_U - C_L`, the room in which S moves.
-:func:`bounds` gives the right ends of that room, :func:`printed_bounds` the paper's.
-"""
+"""The room in which a loss, summed over all labels, moves: Theorem 1's and Theorem 2's C_L and C_U."""
 
 from __future__ import annotations
 
 import math
 import operator
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Real
 from typing import SupportsIndex
 
 import torch
-from torch import Tensor
 
 from narl import losses
-from narl.checks import at_least_float32, can_read, check_logits
-from narl.errors import HyperparameterError, LogitsError, NoiseError, OptionError, UnknownNameError, nearest
-
-__all__ = [
-    "Bounds",
-    "adjusted_gce_bounds",
-    "asymmetric_excess_risk_bound",
-    "bounds",
-    "clean_risk_gap_bound",
-    "excess_risk_bound",
-    "noise_aware_bounds",
-    "positive_margins",
-    "printed_bounds",
-]
+from narl.errors import HyperparameterError, OptionError, UnknownNameError, nearest
 
 
 @dataclass(frozen=True)
@@ -169,173 +150,6 @@ def noise_aware_bounds(loss: str, num_classes: int, *, tight: bool = False, **hy
     return _evaluate(table, "Theorem 2 has no bounds for a loss called", loss, num_classes, hyperparameters)
 
 
-def excess_risk_bound(bounds: Bounds, num_classes: int, rate: float) -> float:
-    r"""How much worse on noisy labels the best classifier for clean labels can be, under symmetric noise.
-
-    With f* the minimiser of the clean risk R and f̂ that of the noisy risk :math:`R^\eta`, over any set of classifiers,
-
-    .. math:: 0 \le R^\eta(f^*) - R^\eta(\hat f) \le \frac{\eta\,(C_U - C_L)}{c - 1},
-
-    because :math:`R^\eta(f) = \big(1 - \tfrac{\eta c}{c - 1}\big) R(f) + \tfrac{\eta}{c - 1} E\,S(f)`.
-
-    Args:
-        bounds: of the loss, from :func:`bounds` or :func:`noise_aware_bounds`.
-        num_classes: c, at least 2.
-        rate: η, the share of labels that moved to one of the other classes, below 1 - 1/c. The paper writes ≤, but at
-            equality a label says nothing and the bound of :func:`clean_risk_gap_bound` divides by zero.
-
-    Returns:
-        The right-hand side.
-
-    Example:
-        >>> round(excess_risk_bound(bounds("gce", 10, q=0.7), 10, rate=0.4), 4)
-        0.0632
-
-    Reference: Theorem 1 of the paper.
-    """
-    c, rate = _checked_num_classes(num_classes), _checked_rate(rate, num_classes)
-    return rate * _checked_gap(bounds) / (c - 1) if rate else 0.0
-
-
-def clean_risk_gap_bound(bounds: Bounds, num_classes: int, rate: float) -> float:
-    r"""How much worse on clean labels the best classifier for noisy labels can be, under symmetric noise.
-
-    .. math:: 0 \le R(\hat f) - R(f^*) \le \frac{\eta\,(C_U - C_L)}{c - 1 - \eta c}
-
-    Args:
-        bounds: of the loss, from :func:`bounds` or :func:`noise_aware_bounds`.
-        num_classes: c, at least 2.
-        rate: η, as for :func:`excess_risk_bound`.
-
-    Returns:
-        The right-hand side.
-
-    Example:
-        >>> round(clean_risk_gap_bound(bounds("gce", 10, q=0.7), 10, rate=0.4), 4)
-        0.1137
-
-    Reference: Theorem 1 of the paper.
-    """
-    c, rate = _checked_num_classes(num_classes), _checked_rate(rate, num_classes)
-    return rate * _checked_gap(bounds) / (c - 1 - rate * c) if rate else 0.0
-
-
-def asymmetric_excess_risk_bound(
-    bounds: Bounds, class_rates: Sequence[float] | Tensor, class_priors: Sequence[float] | Tensor | None = None
-) -> float:
-    r"""How much worse on noisy labels the best classifier for clean labels can be, under class-dependent noise.
-
-    .. math:: 0 \le R^\eta(f^*) - R^\eta(\hat f) \le (C_U - C_L)\; E[1 - \eta_y]
-
-    With :math:`\eta_{yj}` the share of class y that moves to j and :math:`\eta_y = \sum_{j \ne y} \eta_{yj}`, a
-    sample's expected loss is
-
-    .. math:: (1 - \eta_y)\,\ell(f, y) + \sum_{j \ne y} \eta_{yj}\,\ell(f, j)
-              = (1 - \eta_y)\, S(f) - \sum_{j \ne y} (1 - \eta_y - \eta_{yj})\,\ell(f, j).
-
-    From f̂ to f* the first term grows by at most :math:`(1 - \eta_y)(C_U - C_L)`, and the second adds nothing if
-
-    - :math:`\eta_{yj} \le 1 - \eta_y`: no wrong class gets more of class y than stays, so all weights are ≥ 0; and
-    - :math:`R(f^*) = 0`: every loss here is zero at :math:`p_y = 1` only and falls with p, so at f* a wrong label has
-      probability 0 and the largest loss there is, :math:`\ell(f^*, j) \ge \ell(\hat f, j)`.
-
-    Zero clean risk cannot be dropped. MAE has gap 0, but with clean labels (0.6, 0.4, 0) at one x and 0.4 of class 0
-    moving to class 1, f* says class 0 and f̂ class 1, and the difference is 0.28.
-
-    Args:
-        bounds: of the loss, from :func:`bounds`.
-        class_rates: :math:`\eta_y` of every class, ``(c,)``, each below 1 - 1/c (else some wrong class gets more than
-            stays). That :math:`\eta_{yj} \le 1 - \eta_y` is for the caller to know.
-        class_priors: the share of each class among the clean labels, ``(c,)``; equal shares if omitted.
-
-    Returns:
-        The right-hand side.
-
-    Example:
-        >>> round(asymmetric_excess_risk_bound(bounds("gce", 3, q=0.7), [0.4, 0.0, 0.2]), 4)
-        0.4462
-
-    Reference: Zhang, Sabuncu. Generalized cross entropy loss for training deep neural networks with noisy labels.
-    NeurIPS 2018, Theorem 2 (for GCE; the argument is the same for any bounded loss).
-    """
-    rates = torch.as_tensor(class_rates, dtype=torch.float64)
-    if rates.dim() != 1 or len(rates) < 2:
-        raise NoiseError(
-            f"class_rates has shape {tuple(rates.shape)}: give one noise rate a class, two or more classes"
-        )
-    c = len(rates)
-    rates = torch.tensor([_checked_rate(rate, c) for rate in rates.tolist()], dtype=torch.float64)
-    priors = torch.full_like(rates, 1 / c) if class_priors is None else torch.as_tensor(class_priors).to(rates)
-    if priors.shape != rates.shape:
-        raise OptionError(
-            f"class_priors has shape {tuple(priors.shape)}, but there are {c} class rates: give {c} shares"
-        )
-    if not bool((priors >= 0).all()) or abs(float(priors.sum()) - 1) > 1e-6:
-        raise OptionError(f"class_priors is {priors.tolist()}: shares are at least 0 and sum to 1; divide by their sum")
-    return _checked_gap(bounds) * float((priors * (1 - rates)).sum())
-
-
-def positive_margins(logits: Tensor) -> Tensor:
-    r"""How many labels of each prediction have a positive margin: one where the largest logit is unique, else none.
-
-    .. math:: \#\{i : m(z, i) > 0\}, \qquad m(z, i) = z_i - \max_{j \ne i} z_j
-
-    Args:
-        logits: ``(N, c)``.
-
-    Returns:
-        0 or 1 a sample, ``(N,)``, int64.
-
-    Example:
-        >>> positive_margins(torch.tensor([[0.0, 2.0, 1.0], [2.0, 2.0, 1.0]]))
-        tensor([1, 0])
-
-    Reference: Proposition 1 of the paper.
-    """
-    check_logits(logits)
-    first, second = logits.topk(2, dim=1).values.unbind(dim=1)
-    return (first > second).long()
-
-
-def adjusted_gce_bounds(probabilities: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Bounds of the sum over all labels of GCE with a q for every label.
-
-    .. math:: \frac{c - 1 - (c-1)^{1 - q_{\min}} (1 - p_j)^{q_{\min}}}{q_{\max}} + \frac{1 - p_j^{q_j}}{q_j}
-              \;\le\; \sum_i \frac{1 - p_i^{q_i}}{q_i} \;\le\;
-              \frac{c - 2 + p_j}{q_{\min}} + \frac{1 - p_j^{q_j}}{q_j}
-
-    j is the label with positive margin; :math:`q_{\min}` and :math:`q_{\max}` are over the others. The paper calls the
-    left side C_U and the right side C_L; it is the other way round. The remark after it prints :math:`c - 1 + (c -
-    1)^{1-q_{\min}}…` in C_U - C_L, where the sign is minus: as printed, the gap at q = 1 is :math:`2 p_j - 2 \le 0`
-    instead of 0. Where several labels share the largest probability the first is j; the inequality holds for any j.
-
-    Args:
-        probabilities: ``(N, c)``, rows that sum to 1.
-        q: each label's q in (0, 1], ``(N, c)``.
-
-    Returns:
-        Lower and upper bound, each ``(N,)``, at least float32.
-
-    Example:
-        >>> lower, upper = adjusted_gce_bounds(torch.tensor([[0.8, 0.1, 0.1]]), torch.tensor([[0.2, 0.9, 1.0]]))
-        >>> lower, upper
-        (tensor([1.9665]), tensor([2.2182]))
-
-    Reference: Proposition 2 of the paper.
-    """
-    p = at_least_float32(probabilities)
-    _check_adjusted(p, q)
-    q = q.to(p)
-    c = p.shape[1]
-    top = p.argmax(dim=1, keepdim=True)
-    own_p, own_q = p.gather(1, top).squeeze(1), q.gather(1, top).squeeze(1)
-    rest = p.scatter(1, top, 0.0).sum(dim=1)  # 1 - p_j without its rounding
-    least, most = q.scatter(1, top, math.inf).amin(dim=1), q.scatter(1, top, 0.0).amax(dim=1)
-    own = -torch.expm1(own_q * own_p.log()) / own_q
-    lower = own - (c - 1) * torch.expm1(least * (rest / (c - 1)).log()) / most
-    return lower, own + (c - 1 - rest) / least
-
-
 def _ce(c: int) -> Bounds:
     return Bounds(c * math.log(c), math.inf)
 
@@ -459,10 +273,11 @@ def _evaluate(table: _Table, problem: str, loss: str, num_classes: int, given: M
                 f"{spec.name} = {value!r} is not a number in its range [{spec.low:g}, {spec.high:g}]: "
                 f"choose one inside; {spec.default:g} is the default"
             )
-    return function(_checked_num_classes(num_classes), **{name: float(value) for name, value in values.items()})
+    return function(checked_num_classes(num_classes), **{name: float(value) for name, value in values.items()})
 
 
-def _checked_num_classes(num_classes: SupportsIndex) -> int:
+def checked_num_classes(num_classes: SupportsIndex) -> int:
+    """The number of classes, or an error if it is none."""
     try:
         count = operator.index(num_classes)
     except TypeError:
@@ -470,42 +285,3 @@ def _checked_num_classes(num_classes: SupportsIndex) -> int:
     if count < 2:
         raise OptionError(f"num_classes is {num_classes!r}, but it counts the classes: give an int from 2 on")
     return count
-
-
-def _checked_rate(rate: float, num_classes: int) -> float:
-    if not isinstance(rate, Real) or not 0 <= rate <= 1:
-        raise NoiseError(f"rate is {rate!r}, but a noise rate is a share from 0 to 1: write 0.4 for 40 %")
-    if num_classes - 1 - rate * num_classes <= 1e-12 * num_classes:
-        raise NoiseError(
-            f"rate is {rate!r}, but with {num_classes} classes the theory ends below 1 - 1/{num_classes} = "
-            f"{1 - 1 / num_classes:.4g}, where a wrong class can be as frequent as the right one: give a smaller rate"
-        )
-    return float(rate)
-
-
-def _checked_gap(bounds: Bounds) -> float:
-    if not bounds.lower <= bounds.upper:
-        raise OptionError(
-            f"the lower bound {bounds.lower:g} is above the upper bound {bounds.upper:g}, so no such loss exists: "
-            "if they come from printed_bounds, use bounds() instead"
-        )
-    return bounds.gap
-
-
-def _check_adjusted(p: Tensor, q: Tensor) -> None:
-    if p.dim() != 2 or not p.is_floating_point() or p.shape[1] < 2:
-        raise LogitsError(
-            f"probabilities have shape {tuple(p.shape)} and type {p.dtype}: give floats of shape (N, c), one row a "
-            "sample, two or more classes"
-        )
-    if can_read(p) and not bool(((p >= 0).all(dim=1) & ((p.double().sum(dim=1) - 1).abs() <= 1e-2)).all()):
-        raise LogitsError("probabilities must be at least 0 and sum to 1 in every row: pass logits.softmax(dim=1)")
-    if q.shape != p.shape:
-        raise HyperparameterError(
-            f"q has shape {tuple(q.shape)} but the probabilities {tuple(p.shape)}: give one q a sample and label"
-        )
-    if can_read(q) and not bool(((q >= _GCE[0].low) & (q <= _GCE[0].high)).all()):
-        raise HyperparameterError(
-            f"q = {float(q.min()):g} … {float(q.max()):g} is outside its range [{_GCE[0].low:g}, {_GCE[0].high:g}]: "
-            f"choose values inside; {_GCE[0].default:g} is the default"
-        )
