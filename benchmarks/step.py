@@ -1,9 +1,9 @@
 """What one meta iteration costs, in plain training steps: plain, unrolled and exact side by side in one run.
 
-A plain step is forward, backward and update with cross entropy on one batch. A meta iteration moves the adjuster and the
-model (``every=1``): ``unrolled`` differentiates twice through a virtual step, as most code does; ``exact`` is
+A plain step is forward, backward and update with cross entropy on one batch. A meta iteration moves the adjuster and
+the model (``every=1``): ``unrolled`` differentiates twice through a virtual step, as most code does; ``exact`` is
 ``narl.MetaStep``. The three take turns, so that a busy machine slows all of them alike; ratios are of medians. Peak
-memory is measured apart, each form in a process of its own.
+memory is what a form needs on top of model, optimiser state and data, measured in a process of its own.
 
     python benchmarks/step.py [--model resnet32] [--batch 100] [--rounds 7] [--tangent auto] [--device cpu] [--json]
 """
@@ -55,7 +55,7 @@ class Problem:
     def plain(self) -> None:
         """One step of ordinary training."""
         self.optimizer.zero_grad(set_to_none=True)
-        F.cross_entropy(self.model(self.x), self.y).backward()
+        torch.autograd.backward(F.cross_entropy(self.model(self.x), self.y))
         self.optimizer.step()
 
     def exact(self) -> None:
@@ -75,11 +75,12 @@ class Problem:
         buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         clean_logits = functional_call(self.model, {**moved, **buffers}, (self.clean_x,))
         self.adjuster_optimizer.zero_grad(set_to_none=True)
-        F.cross_entropy(clean_logits, self.clean_y).backward(inputs=list(self.adjuster.parameters()))
+        meta_loss = F.cross_entropy(clean_logits, self.clean_y)
+        torch.autograd.backward(meta_loss, inputs=list(self.adjuster.parameters()))
         self.adjuster_optimizer.step()
-        del gradients, moved, clean_logits
+        del gradients, moved, clean_logits, meta_loss
         self.optimizer.zero_grad(set_to_none=True)
-        self._loss(weights, keep_buffers=False).backward(inputs=list(weights.values()))
+        torch.autograd.backward(self._loss(weights, keep_buffers=False), inputs=list(weights.values()))
         self.optimizer.step()
 
     def _loss(self, weights: dict[str, nn.Parameter], *, keep_buffers: bool) -> Tensor:
@@ -90,7 +91,8 @@ class Problem:
         group = self.optimizer.param_groups[0]
         step = gradient + group["weight_decay"] * weight.detach()
         buffer = self.optimizer.state.get(weight, {}).get("momentum_buffer")
-        return weight.detach() - group["lr"] * (step if buffer is None else group["momentum"] * buffer + step)
+        moved: Tensor = weight.detach() - group["lr"] * (step if buffer is None else group["momentum"] * buffer + step)
+        return moved
 
 
 def milliseconds(form: Callable[[], None], device: str) -> float:
@@ -116,17 +118,17 @@ def measure(problem: Problem, rounds: int, device: str) -> dict[str, list[float]
 
 
 def peak_mb(form: str, problem: Problem, device: str) -> float:
-    """Memory that two iterations need on top of model, optimiser state and data. Only valid in a fresh process."""
+    """Memory that two iterations need; on a CPU only valid in a fresh process."""
     if device != "cpu":
         getattr(problem, form)()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         getattr(problem, form)()
         return (torch.cuda.max_memory_allocated() - before) / 2**20
-    before = largest_process_mb()
+    idle = largest_process_mb()
     getattr(problem, form)()
     getattr(problem, form)()
-    return largest_process_mb() - before
+    return largest_process_mb() - idle
 
 
 def largest_process_mb() -> float:
@@ -177,11 +179,12 @@ def main() -> None:
         form: float(subprocess.check_output([sys.executable, __file__, *again, "--peak", form], text=True))
         for form in FORMS
     }
+    settings = {key: getattr(arguments, key) for key in ("model", "batch", "rounds", "tangent", "device")}
     result = {
         "ratios": {form: round(medians[form] / medians["plain"], 3) for form in FORMS[1:]},
         "ms": {form: {"median": medians[form], "min": min(times[form]), "max": max(times[form])} for form in FORMS},
         "peak_mb": {form: round(peaks[form], 1) for form in FORMS},
-        "settings": {key: getattr(arguments, key) for key in ("model", "batch", "rounds", "tangent", "device")},
+        "settings": settings,
         "environment": environment(arguments.device),
     }
     if arguments.json:
@@ -192,7 +195,7 @@ def main() -> None:
         low, high = min(times[form]), max(times[form])
         ratio = medians[form] / medians["plain"]
         print(f"{form:10}{ratio:8.2f}{medians[form]:12.0f}{low:9.0f}{high:9.0f}{peaks[form]:10.0f}")
-    print(", ".join(f"{key} {value}" for key, value in {**result["settings"], **result["environment"]}.items()))
+    print(", ".join(f"{key} {value}" for key, value in {**settings, **environment(arguments.device)}.items()))
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def unrolled(
                 moved[name] = stepped(optimizer, weight, gradient, group_of[weight], optimizer.state.get(weight, {}))
         clean_x, clean_y = clean_batch
         meta_loss = F.cross_entropy(_forward(model, moved, clean_x), clean_y)
-    found = torch.autograd.grad(meta_loss, list(objective.parameters()), allow_unused=True)
+    found: Sequence[Tensor | None] = torch.autograd.grad(meta_loss, list(objective.parameters()), allow_unused=True)
     return tuple(torch.zeros_like(p) if g is None else g for p, g in zip(objective.parameters(), found, strict=True))
 
 

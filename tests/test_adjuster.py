@@ -120,6 +120,17 @@ def test_agrees_with_a_loop_over_samples(name: str, families: int) -> None:
 
 
 @every_loss
+def test_curves_are_what_every_family_gets_at_a_margin(name: str) -> None:
+    adjuster = taught(name)
+    margins = torch.linspace(-6, 6, 9)
+    by_family = adjuster.curves(margins)
+    assert list(by_family) == list(adjuster.spans)
+    for family in range(3):
+        expected = slow_hyperparameters(adjuster, margins.tolist(), [family] * 9)
+        assert_close({key: values[:, family] for key, values in by_family.items()}, expected, rtol=1e-4, atol=1e-6)
+
+
+@every_loss
 def test_mixed_targets_mix_their_families_heads(name: str) -> None:
     adjuster = taught(name)
     logits, _ = batch()
@@ -332,9 +343,9 @@ def test_without_a_generator_the_global_seed_decides() -> None:
 def test_under_autocast_hyperparameters_stay_float32(name: str, kind: str) -> None:
     adjuster = taught(name)
     x, labels = batch()
-    layer = torch.nn.Linear(4, 4)
+    weight = torch.randn(4, 4, generator=seeded(1))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        logits = layer(x)
+        logits = x @ weight
         assert logits.dtype == torch.bfloat16
         targets = labels if kind == "labels" else logits.softmax(dim=1)
         values, loss = adjuster(logits, targets), adjuster.loss(logits, targets)

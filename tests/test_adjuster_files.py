@@ -176,7 +176,7 @@ def test_a_missing_file(tmp_path: Path) -> None:
 
 
 def test_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(AdjusterFileError, match="is not a safetensors file"):
+    with pytest.raises(AdjusterFileError, match="is a folder"):
         Adjuster.load(tmp_path)
 
 
@@ -240,7 +240,7 @@ def test_a_newer_format(future: Any, path: Path) -> None:
 @pytest.mark.parametrize("entry", ["loss", "ranges", "families", "class_counts", "hidden", "margin"])
 def test_a_header_with_a_missing_entry(entry: str, path: Path) -> None:
     rewrite(path, **{entry: None})
-    with pytest.raises(AdjusterFileError, match=f"has no '{entry}' in its header"):
+    with pytest.raises(AdjusterFileError, match=f"has no {entry} in its header"):
         Adjuster.load(path)
 
 
@@ -282,7 +282,7 @@ def test_an_unknown_loss_names_it(path: Path) -> None:
 
 def test_other_hyperparameters_than_the_losss(path: Path) -> None:
     rewrite(path, ranges={"p": [0.1, 1.0]})
-    with pytest.raises(AdjusterFileError, match="adjusts p but the registered loss has q: register"):
+    with pytest.raises(AdjusterFileError, match="adjusts p but the registered 'gce' has q: register"):
         Adjuster.load(path)
 
 
@@ -313,7 +313,7 @@ def test_tensors_that_are_not_finite(key: str, value: float, path: Path) -> None
     header, tensors = header_of(path), load_file(path)
     tensors[key].view(-1)[2] = value
     save_file(tensors, path, metadata={"narl": json.dumps(header)})
-    with pytest.raises(AdjusterFileError, match=f"NaN or infinity in {key}"):
+    with pytest.raises(AdjusterFileError, match=f"NaN, infinity or no floats in {key}"):
         Adjuster.load(path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import narl
-from narl.bench import digits, figures
+from narl.bench import digits
 from narl.cli import app
 
 
@@ -141,7 +142,7 @@ def test_table(tmp_path: Path) -> None:
 
 
 def test_without_matplotlib_there_is_no_picture(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(figures.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     result = run("demo", "--epochs", "1", "--picture", str(tmp_path / "p.png"))
     assert result.exit_code == 0, result.output
     assert "pip install 'narl[figures]'" in result.stdout

@@ -233,6 +233,7 @@ def test_stopped_and_resumed_is_bitwise_the_uninterrupted_run(tmp_path: Any) -> 
         parts[3].step(x, y, clean, ids=ids)
     torch.save([part.state_dict() for part in parts], tmp_path / "checkpoint")
     parts = fresh()
+    part: Any
     for part, state in zip(parts, torch.load(tmp_path / "checkpoint", weights_only=True), strict=True):
         part.load_state_dict(state)
     for x, y, clean in stream[5:]:

@@ -476,7 +476,7 @@ def test_get_finds_the_function_of_that_name(name: str) -> None:
     ("name", "message"),
     [
         ("resnet-32", r"no model is called 'resnet-32': did you mean 'resnet32'\? Known: convnet, mlp"),
-        ("zzz", r"no model is called 'zzz'\. Known: convnet, mlp"),
+        ("zzz", r"no model is called 'zzz': known: convnet, mlp"),
     ],
 )
 def test_an_unknown_name_is_answered_with_the_nearest(name: str, message: str) -> None:

@@ -40,7 +40,7 @@ def check_targets(targets: Tensor, *, num_classes: int, num_samples: int) -> Non
             f"({num_samples},), probabilities ({num_samples}, {num_classes}) of floating type"
         )
     if num_samples and can_read(targets):
-        lowest, highest = int(targets.min()), int(targets.max())
+        lowest, highest = int(targets.long().min()), int(targets.long().max())
         if lowest < 0 or highest >= num_classes:
             raise LabelError(
                 f"labels run from {lowest} to {highest} but the logits have {num_classes} classes: labels must be in "

@@ -44,6 +44,8 @@ class AdjustedLoss(nn.Module):
         named = {adjuster.robust_loss.name for adjuster in given}
         if len(named) > 1:
             raise OptionError(f"snapshots of different losses ({', '.join(sorted(named))}): pass those of one adjuster")
+        if len({adjuster.running is None for adjuster in given}) > 1:
+            raise OptionError("snapshots with 'latest' and with 'running' margin: pass those of one adjuster")
         if reduction not in ("mean", "sum", "none"):
             raise OptionError(f"reduction = {reduction!r} is unknown: use 'mean', 'sum' or 'none'")
         snapshots = [copy.deepcopy(adjuster).refit(class_counts).requires_grad_(False) for adjuster in given]

@@ -65,7 +65,10 @@ class Families:
 
 def checked_counts(counts: Counts) -> npt.NDArray[np.float64]:
     """Class counts as float64 ``(c,)``, or an error that says what is wrong with them."""
-    values = counts.detach().cpu().numpy() if isinstance(counts, Tensor) else np.asarray(counts)
+    try:
+        values = counts.detach().cpu().double().numpy() if isinstance(counts, Tensor) else np.asarray(counts)
+    except ValueError:  # rows of different lengths
+        values = np.empty((0, 0))
     if values.ndim != 1 or len(values) < 2 or values.dtype.kind not in "iuf":
         raise ClassCountsError(
             f"class counts must be one number a class, two classes or more, got shape {values.shape} of "

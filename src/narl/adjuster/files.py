@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from narl._version import __version__
 from narl.errors import AdjusterFileError
+from narl.losses import RobustLoss
 
 KIND = "adjuster"
 FORMAT = 1
@@ -35,9 +37,12 @@ class Header:
 def write(path: str | PathLike[str], header: Header, tensors: Mapping[str, Tensor]) -> None:
     """Write to a temporary file beside ``path``, then rename: a reader sees the old file or the new one."""
     about = {"kind": KIND, "format": FORMAT, "version": __version__, **asdict(header)}
+    if not Path(path).name or Path(path).is_dir():
+        raise AdjusterFileError(f"cannot write the adjuster to {os.fspath(path)!r}: it is a folder; add a file name")
     temporary = Path(path).with_name(f".{Path(path).name}.{os.getpid()}")
     try:
-        save_file(dict(tensors), temporary, metadata={"narl": json.dumps(about)})
+        learned = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+        save_file(learned, temporary, metadata={"narl": json.dumps(about)})
         with temporary.open("rb+") as written:
             os.fsync(written.fileno())
         temporary.replace(path)
@@ -51,6 +56,8 @@ def write(path: str | PathLike[str], header: Header, tensors: Mapping[str, Tenso
 def read(path: str | PathLike[str]) -> tuple[Header, dict[str, Tensor]]:
     """The header and the tensors of a file, or an error that says why not."""
     name = os.fspath(path)
+    if Path(path).is_dir():
+        raise AdjusterFileError(f"{name} is a folder: give the adjuster's file")
     try:
         with safe_open(name, framework="pt") as file:
             about = json.loads((file.metadata() or {}).get("narl", "null"))
@@ -66,29 +73,64 @@ def read(path: str | PathLike[str]) -> tuple[Header, dict[str, Tensor]]:
             f"{name} has format {about.get('format')}, written by narl {about.get('version')}; narl {__version__} "
             f"reads formats up to {FORMAT}: upgrade narl"
         )
-    try:
-        return Header(**{field: about[field] for field in Header.__dataclass_fields__}), tensors
-    except KeyError as missing:
-        raise AdjusterFileError(f"{name} has no {missing} in its header: save it again") from None
+    return _checked(about, name), tensors
 
 
-def check_contents(
-    path: str | PathLike[str],
-    hyperparameters: Iterable[str],
-    ranges: Mapping[str, list[float]],
-    expected: Mapping[str, Tensor],
-    tensors: Mapping[str, Tensor],
-) -> None:
-    """Refuse a file whose hyperparameters or tensors are others than its header promises."""
-    if list(ranges) != list(hyperparameters):
+def check_contents(path: str | PathLike[str], header: Header, tensors: Mapping[str, Tensor], loss: RobustLoss) -> None:
+    """Refuse a file whose header contradicts the registered loss, or whose tensors contradict the header."""
+    name = os.fspath(path)
+    adjusted = [hyperparameter.name for hyperparameter in loss.hyperparameters]
+    if list(header.ranges) != adjusted:
         raise AdjusterFileError(
-            f"{os.fspath(path)} adjusts {', '.join(ranges)} but the registered loss has {', '.join(hyperparameters)}: "
+            f"{name} adjusts {', '.join(header.ranges)} but the registered {loss.name!r} has {', '.join(adjusted)}: "
             "register the loss that the adjuster was made for"
         )
-    shapes = {name: tuple(value.shape) for name, value in tensors.items()}
-    wanted = {name: tuple(value.shape) for name, value in expected.items()}
-    if shapes != wanted:
-        raise AdjusterFileError(f"{os.fspath(path)} holds {shapes} but its header promises {wanted}: save it again")
-    broken = [name for name, value in tensors.items() if not value.isfinite().all()]
+    for hyperparameter in loss.hyperparameters:
+        low, high = header.ranges[hyperparameter.name]
+        if not hyperparameter.low <= low < high <= hyperparameter.high:
+            raise AdjusterFileError(
+                f"{name} gives {hyperparameter.name} the range [{low}, {high}], but {loss.name!r} takes "
+                f"[{hyperparameter.low:g}, {hyperparameter.high:g}]: save it again"
+            )
+    outputs = header.families * len(adjusted)
+    promised = {
+        "hidden.weight": (header.hidden, 1),
+        "hidden.bias": (header.hidden,),
+        "heads.weight": (outputs, header.hidden),
+        "heads.bias": (outputs,),
+    }
+    shapes = {key: tuple(value.shape) for key, value in tensors.items()}
+    if shapes != promised:
+        raise AdjusterFileError(f"{name} holds {shapes} but its header promises {promised}: save it again")
+    broken = [key for key, value in tensors.items() if not value.is_floating_point() or not value.isfinite().all()]
     if broken:
-        raise AdjusterFileError(f"{os.fspath(path)} holds NaN or infinity in {', '.join(broken)}: save it again")
+        raise AdjusterFileError(f"{name} holds NaN, infinity or no floats in {', '.join(broken)}: save it again")
+
+
+def _checked(about: dict[str, Any], name: str) -> Header:
+    """The header with every field of its kind: a file from elsewhere can hold anything."""
+    missing = [field for field in Header.__dataclass_fields__ if field not in about]
+    if missing:
+        raise AdjusterFileError(f"{name} has no {', '.join(missing)} in its header: save it again")
+    header = Header(**{field: about[field] for field in Header.__dataclass_fields__})
+    kinds = {
+        "loss": isinstance(header.loss, str),
+        "ranges": isinstance(about["ranges"], dict)
+        and all(_numbers(ends) and len(ends) == 2 for ends in header.ranges.values()),
+        "families": _positive(header.families),
+        "class_counts": _numbers(header.class_counts),
+        "hidden": _positive(header.hidden),
+        "margin": header.margin in ("latest", "running"),
+    }
+    wrong = [f"{field} = {about[field]!r}" for field, right in kinds.items() if not right]
+    if wrong:
+        raise AdjusterFileError(f"{name} has nonsense in its header ({'; '.join(wrong)[:200]}): save it again")
+    return header
+
+
+def _numbers(values: object) -> bool:
+    return isinstance(values, list) and all(type(value) in (int, float) for value in values)
+
+
+def _positive(value: object) -> bool:
+    return type(value) is int and value > 0

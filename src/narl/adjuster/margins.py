@@ -73,7 +73,7 @@ class RunningMargin(nn.Module):
 
     def blend(self, margins: Tensor, ids: Tensor) -> Tensor:
         """The averages as they would be with these margins, ``(N,)``; nothing is stored."""
-        _check_ids(ids, margins)
+        ids = _checked_ids(ids, margins)
         if not len(self.table):
             return margins
         known = ids < len(self.table)
@@ -83,6 +83,7 @@ class RunningMargin(nn.Module):
 
     def store(self, margins: Tensor, ids: Tensor) -> None:
         """Take these margins into the averages: once a sample and epoch."""
+        ids = _checked_ids(ids, margins)
         averages = self.blend(margins, ids)
         needed = int(ids.max()) + 1 if len(ids) else 0
         if needed > _MOST_IDS:
@@ -105,10 +106,10 @@ class RunningMargin(nn.Module):
 
     def set_extra_state(self, state: Tensor) -> None:
         """The averages, from ``load_state_dict``."""
-        self.table = state.to(self.table.device)
+        self.table = state.clone().to(self.table.device)
 
 
-def _check_ids(ids: Tensor, margins: Tensor) -> None:
+def _checked_ids(ids: Tensor, margins: Tensor) -> Tensor:
     if ids.shape != margins.shape or ids.is_floating_point() or ids.dtype == torch.bool:
         raise SampleIdsError(
             f"ids of shape {tuple(ids.shape)} and type {ids.dtype} don't name {len(margins)} samples: "
@@ -116,3 +117,4 @@ def _check_ids(ids: Tensor, margins: Tensor) -> None:
         )
     if ids.device.type == "cpu" and bool((ids < 0).any()):
         raise SampleIdsError("ids hold negative numbers: use each sample's position in the data set, 0 … N - 1")
+    return ids.long()

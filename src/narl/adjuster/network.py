@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from os import PathLike
 from typing import final
 
@@ -61,6 +60,8 @@ class Adjuster(nn.Module):
         if not self.robust_loss.hyperparameters:
             adjustable = ", ".join(name for name in losses.names() if losses.get(name).hyperparameters)
             raise HyperparameterError(f"{loss!r} has no hyperparameters to adjust: choose one of {adjustable}")
+        if families < 1:
+            raise OptionError(f"families = {families} are too few: use 1 or more (3 in the paper)")
         if hidden < 1:
             raise OptionError(f"hidden = {hidden} units are too few: use 1 or more (100 in the paper)")
         if margin not in ("latest", "running"):
@@ -71,7 +72,7 @@ class Adjuster(nn.Module):
         self.hidden = _uninitialised(1, hidden)
         self.heads = _uninitialised(hidden, families * len(self.spans))
         self._start(generator)
-        self.register_buffer("of_class", torch.empty(0, dtype=torch.int64))
+        self.register_buffer("of_class", torch.empty(0, dtype=torch.int64), persistent=False)
         self.refit(class_counts)
 
     def _start(self, generator: torch.Generator | None) -> None:
@@ -97,13 +98,25 @@ class Adjuster(nn.Module):
             >>> Adjuster("js", [10, 20]).refit([5, 5, 900]).of_class.tolist()
             [0, 0, 1]
         """
+        self._fit(class_counts)
+        if self.running is not None:
+            self.running.forget()
+        return self
+
+    def _fit(self, class_counts: Counts) -> None:
         families = Families.from_counts(class_counts, self.num_families)
         self.class_counts: list[float] = checked_counts(class_counts).tolist()
         self.centres: list[float] = families.centres.tolist()
         self.of_class = families.of_class.to(self.heads.weight.device)
-        if self.running is not None:
-            self.running.forget()
-        return self
+
+    # The families belong to the state, and with them the number of classes, which a buffer's shape would fix.
+    def get_extra_state(self) -> Tensor:
+        """The class counts, for ``state_dict``."""
+        return torch.tensor(self.class_counts, dtype=torch.float64)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """The class counts, from ``load_state_dict``."""
+        self._fit(state)
 
     def forward(self, logits: Tensor, targets: Tensor, ids: Tensor | None = None) -> dict[str, Tensor]:
         """Every sample's hyperparameters.
@@ -124,12 +137,17 @@ class Adjuster(nn.Module):
         if targets.dim() == 1:
             own = self.of_class[targets.long()].unsqueeze(1)
             return {name: values.gather(1, own).squeeze(1) for name, values in by_family.items()}
-        membership = nn.functional.one_hot(self.of_class, self.num_families).to(self.heads.weight.dtype)
-        weights = targets.to(membership.dtype) @ membership
+        weights = self._memberships(targets)
         return {
             name: (weights * values).sum(dim=1).clamp(*self.spans[name])  # rounding alone could leave the span
             for name, values in by_family.items()
         }
+
+    def _memberships(self, targets: Tensor) -> Tensor:
+        """How much of each sample belongs to each family, ``(N, K)``, from probability targets ``(N, c)``."""
+        families = self.of_class.expand(len(targets), -1)
+        empty = targets.new_zeros(len(targets), self.num_families, dtype=self.heads.weight.dtype)
+        return empty.scatter_add(1, families, targets.to(empty.dtype))
 
     def curves(self, margins: Tensor) -> dict[str, Tensor]:
         """What every family's samples get at these margins: the functions that the adjuster has learned.
@@ -211,7 +229,7 @@ class Adjuster(nn.Module):
             hidden=self.hidden.out_features,
             margin="latest" if self.running is None else "running",
         )
-        files.write(path, header, self._learned())
+        files.write(path, header, dict(self.named_parameters()))
 
     @classmethod
     def load(cls, path: str | PathLike[str], class_counts: Counts | None = None) -> Adjuster:
@@ -225,23 +243,16 @@ class Adjuster(nn.Module):
             The adjuster, on the CPU.
         """
         header, tensors = files.read(path)
-        adjuster = cls(
-            header.loss,
-            header.class_counts if class_counts is None else class_counts,
-            header.families,
-            header.hidden,
-            header.margin,
-        )
-        adjuster._adopt(path, header.ranges, tensors)
+        files.check_contents(path, header, tensors, losses.get(header.loss))
+        counts = header.class_counts if class_counts is None else class_counts
+        unused = torch.Generator()  # the initial weights are about to be replaced
+        adjuster = cls(header.loss, counts, header.families, header.hidden, header.margin, generator=unused)
+        adjuster.to(tensors["hidden.weight"].dtype)
+        adjuster.spans = {name: (low, high) for name, (low, high) in header.ranges.items()}
+        with torch.no_grad():
+            for name, parameter in adjuster.named_parameters():
+                parameter.copy_(tensors[name])
         return adjuster
-
-    def _learned(self) -> dict[str, Tensor]:
-        return {name: value.detach().cpu().contiguous() for name, value in self.named_parameters()}
-
-    def _adopt(self, path: str | PathLike[str], ranges: Mapping[str, list[float]], tensors: dict[str, Tensor]) -> None:
-        files.check_contents(path, self.spans, ranges, self._learned(), tensors)
-        self.spans = {name: (ranges[name][0], ranges[name][1]) for name in self.spans}
-        self.load_state_dict({**self.state_dict(), **tensors})
 
     def _check_classes(self, logits: Tensor) -> None:
         if logits.dim() == 2 and logits.shape[1] != len(self.of_class):

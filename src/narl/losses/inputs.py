@@ -54,9 +54,10 @@ def _value(spec: Hyperparameter, value: float | Tensor, log_p: Tensor) -> Tensor
             f"{spec.name} has shape {tuple(tensor.shape)} but there are {log_p.shape[0]} samples: "
             f"give one number, or one a sample, shape ({log_p.shape[0]},)"
         )
-    if can_read(tensor) and not bool(((tensor >= spec.low) & (tensor <= spec.high)).all()):
-        lowest, highest = float(tensor.min()), float(tensor.max())
-        shown = f"{lowest:g} … {highest:g}" if tensor.dim() else f"{lowest:g}"
+    values = at_least_float32(tensor.detach())  # in half precision 1.001 would be 1
+    if can_read(values) and not bool(((values >= spec.low) & (values <= spec.high)).all()):
+        lowest, highest = float(values.min()), float(values.max())
+        shown = f"{lowest:g} … {highest:g}" if values.dim() else f"{lowest:g}"
         raise HyperparameterError(
             f"{spec.name} = {shown} is outside its range [{spec.low:g}, {spec.high:g}]: choose a value inside; "
             f"{spec.default:g} is the default"

@@ -56,7 +56,7 @@ def _curve(log_p: Tensor, pi1: Tensor) -> Tensor:
     rise = u * (torch.log(p + label * u) + log1p_over(odds)) + p * log_p
     near_ce = u - rise / ((1 - label) * log1p_over(-label))
 
-    prediction = torch.where(towards_ce, 0.5, (1 - pi1).clamp(min=_EDGE))
+    prediction = torch.where(towards_ce, 0.5, (1 - pi1).clamp(min=_EDGE / 2))
     mixed = prediction * u  # 1 - m_y
     near_mae = u - (u * (1 - mixed) * log1p_over(-mixed) + p * log_p) / torch.log(prediction)
     return torch.where(towards_ce, near_ce, near_mae)

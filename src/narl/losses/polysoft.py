@@ -49,7 +49,9 @@ def _curve(log_p: Tensor, lam: Tensor, d: Tensor) -> Tensor:
     share = -log_p / lam
     below = share < 1
     share = torch.where(below, share, 0.5)  # the other branch's gradient must stay finite too
-    rising = -torch.expm1(d / (d - 1) * torch.log1p(-share))
+    power = d / (d - 1) * torch.log1p(-share)
+    # 1 - exp(power): expm1 is exact for small powers, its derivative in torch (1 + expm1) only for those
+    rising = torch.where(power > -1, -torch.expm1(power), 1 - torch.exp(power))
     return ceiling * torch.where(below, rising, 1.0)
 
 

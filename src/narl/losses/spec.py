@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from narl.errors import DuplicateNameError, HyperparameterError, UnknownNameError, nearest
+from narl.errors import DuplicateNameError, HyperparameterError, OptionError, UnknownNameError, nearest
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def register(loss: RobustLoss) -> RobustLoss:
         >>> losses.unregister("squared-mae")
     """
     if loss.name != loss.name.lower():
-        raise UnknownNameError(f"loss name {loss.name!r} is not lower case: register it as {loss.name.lower()!r}")
+        raise OptionError(f"loss name {loss.name!r} is not lower case: register it as {loss.name.lower()!r}")
     if loss.name in _registry:
         raise DuplicateNameError(
             f"a loss called {loss.name!r} is registered already: choose another name, "
