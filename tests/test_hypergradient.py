@@ -247,6 +247,20 @@ class SharedLayer(nn.Module):
         return logits
 
 
+class Viewed(nn.Module):
+    """Looks at memory: view() wants it contiguous, and the stride says how it is laid out."""
+
+    def __init__(self, *, silent: bool) -> None:
+        super().__init__()
+        self.layer, self.head, self.silent = nn.Conv2d(2, 4, 3), nn.Linear(64, CLASSES), silent
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.layer(x))
+        flat = h.as_strided((len(h), 64), (64, 1)) if self.silent else h.view(len(h), 64)
+        logits: Tensor = self.head(flat)
+        return logits
+
+
 class TwoInputs(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -297,6 +311,8 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any]]] = {
     "transformer-dropout": (lambda: Encoder(0.2), tokens),
     "transformer-eval": (lambda: Encoder(0.2).eval(), tokens),
     "shared-weights": (SharedLayer, tokens),
+    "view": (lambda: Viewed(silent=False), images),
+    "memory-layout": (lambda: Viewed(silent=True), images),
     "two-inputs": (TwoInputs, pairs),
     "convnet": (lambda: narl.models.convnet(CLASSES, in_channels=2, width=4), images),
 }

@@ -33,10 +33,11 @@ class Objective(Protocol):
 
 @dataclass(frozen=True)
 class Hypergradient:
-    """Gradients of the clean loss by the objective's parameters, and that loss after the virtual step."""
+    """The clean loss after the virtual step, its gradients by the objective's parameters and by the virtual weights."""
 
     gradients: tuple[Tensor, ...]
     meta_loss: Tensor
+    by_weights: Sequence[Tensor | None]
 
 
 def hypergradient(
@@ -134,7 +135,7 @@ def meta_gradient(
     by_parameter = dict(zip(wanted, found, strict=True))
     result = tuple(_or_zero(by_parameter.get(parameter), parameter) for parameter in learned)
     _check_finite(meta_loss, result)
-    return Hypergradient(result, meta_loss.detach())
+    return Hypergradient(result, meta_loss.detach(), sensitivities)
 
 
 def logit_gradient(

@@ -97,6 +97,7 @@ class MetaStep:
         self.adjuster_optimizer = adjuster_optimizer or Adam(adjuster.parameters(), lr=1e-3, weight_decay=1e-4)
         self.steps = 0
         self._rule = rule_of(optimizer, virtual)
+        self._kept: Sequence[Tensor | None] = ()
 
     def step(self, x: Inputs, y: Tensor, clean: CleanBatch = None, ids: Tensor | None = None) -> StepReport:
         """Train on one batch.
@@ -143,6 +144,10 @@ class MetaStep:
         for parameter, gradient in zip(self.adjuster.parameters(), meta.gradients, strict=True):
             parameter.grad = gradient if parameter.requires_grad else None
         self.adjuster_optimizer.step()
+        # The last tensors to be made stay until the next meta step. Without them the top of the heap would be free
+        # after every step; the C library hands that back to the system and faults it in again, page by page, which
+        # took a quarter of a ResNet-32's meta iteration. GPUs have an allocator that keeps what it has.
+        self._kept = meta.by_weights if meta.meta_loss.device.type == "cpu" else ()
         return meta.meta_loss
 
     def _move_model(self, logits: Tensor, y: Tensor, ids: Tensor | None) -> Tensor:
