@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import narl
+from narl.bench.environment import environment
 
 FORMS = ("plain", "unrolled", "exact")
 
@@ -137,23 +138,6 @@ def largest_process_mb() -> float:
         with open("/proc/self/status") as status:
             return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM"))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if platform.system() == "Darwin" else 1024)
-
-
-def environment(device: str) -> dict[str, str | int]:
-    """Where it was measured."""
-    processor = platform.processor() or platform.machine()
-    if platform.system() == "Linux":
-        with open("/proc/cpuinfo") as info:
-            named = [line.split(":")[1].strip() for line in info if line.startswith("model name")]
-        processor = named[0] if named else processor
-    return {
-        "device": processor if device == "cpu" else torch.cuda.get_device_name(),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "narl": narl.__version__,
-        "system": platform.platform(),
-    }
 
 
 def main() -> None:

@@ -46,6 +46,7 @@ def demo(
     the mean accuracy of the last five epochs.
     """
     from narl.bench import digits, figures
+    from narl.bench.environment import environment
     from narl.errors import HyperparameterError
     from narl.losses import get
 
@@ -78,7 +79,8 @@ def demo(
     result = digits.summary(runs, verdicts)
     settings = {"noise": noise.value, "rate": digits.RATE, "loss": loss, "epochs": epochs, "margin": margin.value}
     if as_json:
-        print(json.dumps({**result, "settings": settings, "picture": str(picture) if drawn else None}, indent=2))
+        where = {"settings": settings, "picture": str(picture) if drawn else None, "environment": environment()}
+        print(json.dumps({**result, **where}, indent=2))
     else:
         _print_table(result, settings)
         print(
