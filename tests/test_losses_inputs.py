@@ -347,3 +347,17 @@ def test_labels_of_wide_unsigned_types_work_or_are_refused_clearly(dtype: torch.
         assert "long()" in str(error)  # noqa: PT017 (either outcome is fine, another exception is not)
     else:
         assert torch.equal(values, losses.ce(LOGITS, LABELS))
+
+
+def test_what_is_no_tensor_is_refused_with_the_conversion() -> None:
+    logits, labels = torch.zeros(2, 3), torch.tensor([0, 1])
+    with pytest.raises(LogitsError, match=r"logits are a ndarray: .*torch\.as_tensor"):
+        losses.ce(logits.numpy(), labels)  # type: ignore[arg-type]
+    with pytest.raises(LabelError, match=r"labels are a list: .*torch\.as_tensor"):
+        losses.ce(logits, [0, 1])  # type: ignore[arg-type]
+    with pytest.raises(HyperparameterError, match=r"q = '0\.7' is no number"):
+        losses.gce(logits, labels, "0.7")  # type: ignore[arg-type]
+    with pytest.raises(UnknownNameError, match="no loss's name: give a string"):
+        losses.get(losses.gce)  # type: ignore[arg-type]
+    with pytest.raises(LabelError, match="leave such samples out"):
+        losses.ce(logits, torch.tensor([0, -100]))

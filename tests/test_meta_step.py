@@ -303,6 +303,61 @@ def test_options_are_checked_when_the_step_is_made() -> None:
         narl.MetaStep(model, torch.optim.Adagrad(model.parameters()), make_adjuster())
 
 
+def test_arguments_that_cannot_be_meant() -> None:
+    model, adjuster = make_model(), make_adjuster()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with pytest.raises(errors.OptionError, match=r"got SGD and Sequential: MetaStep\(model, optimizer"):
+        narl.MetaStep(optimizer, model, adjuster)  # type: ignore[arg-type]
+    with pytest.raises(errors.OptionError, match=r"every = 2\.5"):
+        narl.MetaStep(model, optimizer, adjuster, every=2.5)  # type: ignore[arg-type]
+    with pytest.raises(errors.OptionError, match=r"adjuster_optimizer is a float.*torch\.optim\.Adam"):
+        narl.MetaStep(model, optimizer, adjuster, adjuster_optimizer=1e-2)  # type: ignore[arg-type]
+    with pytest.raises(errors.OptimizerError, match=r"not the adjuster's"):
+        narl.MetaStep(model, optimizer, adjuster, adjuster_optimizer=Adam(make_adjuster().parameters()))
+    with pytest.raises(errors.OptionError, match="nothing to learn"):
+        narl.MetaStep(model, optimizer, make_adjuster().requires_grad_(False))
+    assert "every=10" in repr(narl.MetaStep(model, optimizer, adjuster))
+
+
+def test_batches_that_cannot_be_meant() -> None:
+    model = make_model()
+    meta = narl.MetaStep(model, SGD(model.parameters(), lr=0.1), make_adjuster(), every=1)
+    x, y, (clean_x, clean_y) = batches(1)[0]
+    with pytest.raises(errors.LabelError, match=r"a ndarray: .*torch\.as_tensor"):
+        meta.step(x, y.numpy(), (clean_x, clean_y))  # type: ignore[arg-type]
+    with pytest.raises(errors.LabelError, match="empty"):
+        meta.step(x[:0], y[:0], (clean_x, clean_y))
+    with pytest.raises(errors.ModelOutputError, match="inputs and labels belong together"):
+        meta.step(x, y[:-1], (clean_x, clean_y))
+    with pytest.raises(errors.LabelError, match="in the clean batch, labels run from"):
+        meta.step(x, y, (clean_x, clean_y + CLASSES))
+    with pytest.raises(errors.CleanBatchError, match=r"labels are a ndarray.*torch\.as_tensor"):
+        meta.step(x, y, (clean_x, clean_y.numpy()))
+    with pytest.raises(errors.CleanBatchError, match=r"lambda: next\(batches\)"):
+        meta.step(x, y, torch.utils.data.DataLoader([1, 2]))  # type: ignore[arg-type]
+    with torch.inference_mode(), pytest.raises(errors.OptionError, match="inference_mode"):
+        meta.step(x, y, (clean_x, clean_y))
+    with torch.no_grad():
+        meta.step(x, y, (clean_x, clean_y))
+    assert meta.steps == 1
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_compiled_models_train_as_uncompiled_ones(in_place: bool) -> None:
+    model, plain = make_model(), make_model()
+    compiled: Any = model
+    if in_place:
+        model.compile(backend="aot_eager")
+    else:
+        compiled = torch.compile(model, backend="aot_eager")
+    for trained in (compiled, plain):
+        meta = narl.MetaStep(trained, SGD(trained.parameters(), lr=0.1), make_adjuster(), every=2)
+        for x, y, clean in batches(4):
+            meta.step(x, y, clean)
+    for ours, theirs in zip(compiled.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
 def test_clean_batch_missing_or_empty() -> None:
     model = make_model()
     meta = narl.MetaStep(model, SGD(model.parameters(), lr=0.1), make_adjuster(), every=2)

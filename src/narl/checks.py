@@ -10,6 +10,8 @@ from narl.errors import LabelError, LogitsError
 
 def check_logits(logits: Tensor) -> None:
     """Refuse what is not a batch of finite class scores."""
+    if not isinstance(logits, Tensor):
+        raise LogitsError(f"logits are a {type(logits).__name__}: pass a tensor, torch.as_tensor(logits)")
     if logits.dim() != 2 or not logits.is_floating_point():
         raise LogitsError(
             f"logits must be class scores of shape (N, c) and floating type, got shape {tuple(logits.shape)} of "
@@ -26,6 +28,8 @@ def check_logits(logits: Tensor) -> None:
 
 def check_targets(targets: Tensor, *, num_classes: int, num_samples: int) -> None:
     """Refuse what is neither class indices ``(N,)`` nor probabilities ``(N, c)``."""
+    if not isinstance(targets, Tensor):
+        raise LabelError(f"labels are a {type(targets).__name__}: pass a tensor, torch.as_tensor(labels)")
     if targets.is_floating_point() and targets.dim() == 2:
         _check_probabilities(targets, num_classes, num_samples)
         return
@@ -42,9 +46,10 @@ def check_targets(targets: Tensor, *, num_classes: int, num_samples: int) -> Non
     if num_samples and can_read(targets):
         lowest, highest = int(targets.long().min()), int(targets.long().max())
         if lowest < 0 or highest >= num_classes:
+            more = f", or give the classifier {highest + 1} outputs" if lowest >= 0 else ", or leave such samples out"
             raise LabelError(
                 f"labels run from {lowest} to {highest} but the logits have {num_classes} classes: labels must be in "
-                f"0 … {num_classes - 1}; renumber them, or give the classifier {highest + 1} outputs"
+                f"0 … {num_classes - 1}; renumber them{more}"
             )
 
 

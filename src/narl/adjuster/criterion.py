@@ -39,6 +39,9 @@ class AdjustedLoss(nn.Module):
     def __init__(self, adjusters: Adjuster | Sequence[Adjuster], class_counts: Counts, reduction: str = "mean") -> None:
         super().__init__()
         given = [adjusters] if isinstance(adjusters, Adjuster) else list(adjusters)
+        strangers = [type(adjuster).__name__ for adjuster in given if not isinstance(adjuster, Adjuster)]
+        if strangers:
+            raise OptionError(f"got {', '.join(sorted(set(strangers)))}, no adjuster: narl.Adjuster.load reads a file")
         if not given:
             raise OptionError("no adjuster given: pass one, or the snapshots of one in order")
         named = {adjuster.robust_loss.name for adjuster in given}

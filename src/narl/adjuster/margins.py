@@ -110,6 +110,8 @@ class RunningMargin(nn.Module):
 
 
 def _checked_ids(ids: Tensor, margins: Tensor) -> Tensor:
+    if not isinstance(ids, Tensor):
+        raise SampleIdsError(f"ids are a {type(ids).__name__}: pass a tensor of integers, torch.as_tensor(ids)")
     if ids.shape != margins.shape or ids.is_floating_point() or ids.dtype == torch.bool:
         raise SampleIdsError(
             f"ids of shape {tuple(ids.shape)} and type {ids.dtype} don't name {len(margins)} samples: "

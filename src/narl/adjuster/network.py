@@ -254,11 +254,16 @@ class Adjuster(nn.Module):
                 parameter.copy_(tensors[name])
         return adjuster
 
+    def extra_repr(self) -> str:
+        """Loss, classes, families and margin, for ``print``."""
+        margin = "latest" if self.running is None else "running"
+        return f"{self.robust_loss.name!r}, classes={len(self.of_class)}, families={self.num_families}, {margin=}"
+
     def _check_classes(self, logits: Tensor) -> None:
         if logits.dim() == 2 and logits.shape[1] != len(self.of_class):
             raise ClassCountsError(
                 f"the adjuster was fitted to {len(self.of_class)} classes but the logits have {logits.shape[1]}: "
-                f"call adjuster.refit(class_counts) with {logits.shape[1]} counts"
+                f"give {logits.shape[1]} class counts, to adjuster.refit or where the AdjustedLoss is made"
             )
 
 

@@ -52,6 +52,17 @@ def call_with(
     return output if num_samples is None else _checked(model, output, num_samples)
 
 
+@contextlib.contextmanager
+def uncompiled(model: nn.Module) -> Iterator[None]:
+    """Inside, a model that went through ``torch.compile`` runs as written: compiled code has one backward pass."""
+    compiled = any(
+        type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
+        for module in model.modules()
+    )
+    with torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext():
+        yield
+
+
 @dataclass(frozen=True)
 class RandomState:
     """The random numbers that a forward pass is about to see, so that it can be run again: the same dropout masks."""
@@ -85,8 +96,9 @@ def _checked(model: nn.Module, output: object, num_samples: int) -> Tensor:
     if not isinstance(output, Tensor) or output.dim() != 2 or len(output) != num_samples:
         got = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
         raise ModelOutputError(
-            f"{type(model).__name__} returned {got} for {num_samples} samples: narl needs class scores of shape "
-            f"({num_samples}, c); wrap the model in a module whose forward returns them"
+            f"{type(model).__name__} returned {got} for {num_samples} labels: narl needs class scores of shape "
+            f"({num_samples}, c); check that inputs and labels belong together, or wrap the model in a module whose "
+            "forward returns such scores"
         )
     check_logits(output)
     return output

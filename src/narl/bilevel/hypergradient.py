@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from narl.bilevel.calls import Inputs, RandomState, call_with
+from narl.bilevel.calls import Inputs, RandomState, call_with, uncompiled
 from narl.bilevel.optimizers import Rule, rule_of, trained_parameters
 from narl.bilevel.tangents import TrainingPass, tangent_of_logits
 from narl.checks import at_least_float32, check_targets
-from narl.errors import CleanBatchError, NonFiniteError
+from narl.errors import CleanBatchError, LabelError, NonFiniteError, OptionError
 
 
 class Objective(Protocol):
@@ -86,15 +86,16 @@ def hypergradient(
 
     Reference: the derivation is in this folder's README.md.
     """
+    check_training_allowed()
     inputs, targets, *rest = batch
     ids = rest[0] if rest else None
+    rule = rule_of(optimizer, virtual)
     random_state = RandomState.now(model)
-    with torch.enable_grad():
+    with torch.enable_grad(), uncompiled(model):
         logits = call_with(model, {}, inputs, len(targets))
-    run = TrainingPass(model, inputs, random_state, logits)
-    return meta_gradient(
-        run, optimizer, objective, targets, ids, clean_batch, rule=rule_of(optimizer, virtual), tangent=tangent
-    ).gradients
+        run = TrainingPass(model, inputs, random_state, logits)
+        meta = meta_gradient(run, optimizer, objective, targets, ids, clean_batch, rule=rule, tangent=tangent)
+    return meta.gradients
 
 
 def meta_gradient(
@@ -119,7 +120,10 @@ def meta_gradient(
 
     with torch.enable_grad():
         clean_logits = call_with(run.model, moved, clean_inputs, len(clean_targets))
-        check_targets(clean_targets, num_classes=clean_logits.shape[1], num_samples=len(clean_logits))
+        try:
+            check_targets(clean_targets, num_classes=clean_logits.shape[1], num_samples=len(clean_logits))
+        except LabelError as error:
+            raise LabelError(f"in the clean batch, {error}") from None
         meta_loss = F.cross_entropy(at_least_float32(clean_logits), _as_classes(clean_targets))
         sensitivities: Sequence[Tensor | None] = torch.autograd.grad(meta_loss, list(moved.values()), allow_unused=True)
     directions = {
@@ -131,7 +135,9 @@ def meta_gradient(
 
     learned = list(objective.parameters())
     wanted = [parameter for parameter in learned if parameter.requires_grad]
-    found = torch.autograd.grad(slope, wanted, -shift.to(slope.dtype), allow_unused=True)
+    found: Sequence[Tensor | None] = ()
+    if wanted:
+        found = torch.autograd.grad(slope, wanted, -shift.to(slope.dtype), allow_unused=True)
     by_parameter = dict(zip(wanted, found, strict=True))
     result = tuple(_or_zero(by_parameter.get(parameter), parameter) for parameter in learned)
     _check_finite(meta_loss, result)
@@ -150,11 +156,22 @@ def logit_gradient(
     return gradient, loss.detach()
 
 
+def check_training_allowed() -> None:
+    """Refuse to train where torch keeps no graph."""
+    if torch.is_inference_mode_enabled():
+        raise OptionError("torch.inference_mode() is on, where nothing can be trained: call this outside of it")
+
+
 def checked_clean_batch(clean_batch: object) -> tuple[Inputs, Tensor]:
     """Inputs and labels of the clean batch, or an error if it is empty or not a pair."""
-    if not isinstance(clean_batch, Sequence) or len(clean_batch) != 2 or not isinstance(clean_batch[1], Tensor):
+    if not isinstance(clean_batch, Sequence) or len(clean_batch) != 2:
         raise CleanBatchError(
-            f"the clean batch is {type(clean_batch).__name__}: give (x, y), inputs and a tensor of right labels"
+            f"the clean batch is a {type(clean_batch).__name__}: give (x, y), inputs and right labels, or a function "
+            "without arguments that returns such a pair, such as lambda: next(batches)"
+        )
+    if not isinstance(clean_batch[1], Tensor):
+        raise CleanBatchError(
+            f"the clean batch's labels are a {type(clean_batch[1]).__name__}: give (x, y) with torch.as_tensor(y)"
         )
     if not len(clean_batch[1]):
         raise CleanBatchError("the clean batch is empty: the meta step needs samples with labels known to be right")

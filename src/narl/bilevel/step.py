@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -10,12 +11,18 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
-from narl.bilevel.calls import Inputs, RandomState, call
-from narl.bilevel.hypergradient import Objective, checked_clean_batch, logit_gradient, meta_gradient
+from narl.bilevel.calls import Inputs, RandomState, call, uncompiled
+from narl.bilevel.hypergradient import (
+    Objective,
+    check_training_allowed,
+    checked_clean_batch,
+    logit_gradient,
+    meta_gradient,
+)
 from narl.bilevel.optimizers import rule_of, trained_parameters
 from narl.bilevel.tangents import TrainingPass
 from narl.checks import check_targets
-from narl.errors import CleanBatchError, NonFiniteError, OptionError
+from narl.errors import CleanBatchError, LabelError, NonFiniteError, OptimizerError, OptionError
 
 CleanBatch = Sequence[Any] | Callable[[], Sequence[Any]] | None
 
@@ -57,7 +64,11 @@ class MetaStep:
         virtual: ``"optimizer"``: look ahead by the optimiser's own update; ``"sgd"``: by a plain step (the paper's).
         tangent: see :func:`narl.hypergradient`.
         adjuster_optimizer: what moves the adjuster; Adam with learning rate 1e-3 and weight decay 1e-4 if omitted.
-            Short runs (a few thousand steps) want 1e-2.
+            Short runs (a few thousand steps) want 1e-2. Weight decay keeps the adjuster from saturating, but once the
+            model's learning rate has fallen it also wins over the ever smaller hypergradient and flattens what was
+            learned: an adjuster to be kept is best saved before.
+
+    Gradients can be clipped in a hook: ``optimizer.register_step_pre_hook``. The virtual step does not see it.
 
     Example:
         >>> import narl
@@ -82,7 +93,12 @@ class MetaStep:
         *,
         adjuster_optimizer: Optimizer | None = None,
     ) -> None:
-        if every < 1:
+        if not isinstance(model, nn.Module) or not isinstance(optimizer, Optimizer):
+            raise OptionError(
+                f"MetaStep takes a model and its optimiser, got {type(model).__name__} and {type(optimizer).__name__}: "
+                "MetaStep(model, optimizer, adjuster)"
+            )
+        if not isinstance(every, int) or every < 1:
             raise OptionError(f"every = {every} is not a number of steps: use 1 or more (10 in the paper's runs)")
         if tangent not in ("auto", "forward", "reverse", "difference"):
             raise OptionError(f"tangent = {tangent!r} is unknown: use 'auto', 'forward', 'reverse' or 'difference'")
@@ -94,7 +110,7 @@ class MetaStep:
         trained_parameters(model, optimizer)
         self.model, self.optimizer, self.adjuster = model, optimizer, adjuster
         self.every, self.tangent = every, tangent
-        self.adjuster_optimizer = adjuster_optimizer or Adam(adjuster.parameters(), lr=1e-3, weight_decay=1e-4)
+        self.adjuster_optimizer = _optimizer_of(adjuster, adjuster_optimizer)
         self.steps = 0
         self._rule = rule_of(optimizer, virtual)
         self._kept: Sequence[Tensor | None] = ()
@@ -112,18 +128,21 @@ class MetaStep:
         Returns:
             What happened.
         """
+        check_training_allowed()
+        if not isinstance(y, Tensor) or not len(y):
+            got = f"a {type(y).__name__}" if not isinstance(y, Tensor) else "empty"
+            raise LabelError(f"the batch's labels are {got}: pass one or more as a tensor, torch.as_tensor(y)")
         is_meta_step = self.steps % self.every == 0
         clean_batch = self._clean_batch(clean) if is_meta_step else None
         random_state = RandomState.now(self.model)
-        with torch.enable_grad():
-            logits = call(self.model, x, len(y))
-        check_targets(y, num_classes=logits.shape[1], num_samples=len(logits))
-
         meta_loss = None
-        if clean_batch is not None:
-            run = TrainingPass(self.model, x, random_state, logits)
-            meta_loss = self._move_adjuster(run, y, ids, clean_batch)
-        loss = self._move_model(logits, y, ids)
+        with torch.enable_grad(), uncompiled(self.model) if is_meta_step else contextlib.nullcontext():
+            logits = call(self.model, x, len(y))
+            check_targets(y, num_classes=logits.shape[1], num_samples=len(logits))
+            if clean_batch is not None:
+                run = TrainingPass(self.model, x, random_state, logits)
+                meta_loss = self._move_adjuster(run, y, ids, clean_batch)
+            loss = self._move_model(logits, y, ids)
         self.steps += 1
         hyperparameters, margins = self._observed(logits.detach(), y, ids)
         return StepReport(loss, meta_loss, hyperparameters, margins)
@@ -168,6 +187,13 @@ class MetaStep:
         hyperparameters, margins = observe(logits, y, ids)
         return hyperparameters, margins
 
+    def __repr__(self) -> str:
+        """What is trained, and how."""
+        return (
+            f"MetaStep({type(self.model).__name__}, {type(self.optimizer).__name__}, {type(self.adjuster).__name__}, "
+            f"every={self.every}, tangent={self.tangent!r}, steps={self.steps})"
+        )
+
     def _clean_batch(self, clean: CleanBatch) -> Sequence[Any]:
         batch = clean() if callable(clean) else clean
         if batch is None:
@@ -177,3 +203,25 @@ class MetaStep:
             )
         checked_clean_batch(batch)
         return batch
+
+
+def _optimizer_of(adjuster: Objective, given: Optimizer | None) -> Optimizer:
+    learned = [parameter for parameter in adjuster.parameters() if parameter.requires_grad]
+    if not learned:
+        raise OptionError(
+            f"{type(adjuster).__name__} has no parameter that requires a gradient, so there is nothing to learn: "
+            "call its requires_grad_(), or use narl.AdjustedLoss for an adjuster that stays as it is"
+        )
+    if given is None:
+        return Adam(learned, lr=1e-3, weight_decay=1e-4)
+    if not isinstance(given, Optimizer):
+        raise OptionError(
+            f"adjuster_optimizer is a {type(given).__name__}: give an optimiser, "
+            "such as torch.optim.Adam(adjuster.parameters(), lr=1e-2, weight_decay=1e-4)"
+        )
+    held = {parameter for group in given.param_groups for parameter in group["params"]}
+    if not held <= set(adjuster.parameters()):
+        raise OptimizerError(
+            "adjuster_optimizer holds parameters that are not the adjuster's: build it from adjuster.parameters()"
+        )
+    return given

@@ -97,8 +97,8 @@ def _print_table(result: dict[str, Any], settings: dict[str, Any]) -> None:
     table = Table(title=f"Digits, {settings['rate']:.0%} {settings['noise']} noise, {settings['epochs']} epochs")
     table.add_column("method")
     table.add_column("test accuracy, last 5 epochs", justify="right")
-    table.add_column("hyperparameters: clean samples", justify="right")
-    table.add_column("mislabelled", justify="right")
+    table.add_column("on clean samples", justify="right")
+    table.add_column("on mislabelled ones", justify="right")
     for row in result["summary"]:
         spread = f" ± {100 * row['std']:.1f}" if row["seeds"] > 1 else ""
         clean = ", ".join(f"{name} {means['clean']:.2f}" for name, means in row["hyperparameters"].items())

@@ -48,7 +48,10 @@ def over_labels(
 def _value(spec: Hyperparameter, value: float | Tensor, log_p: Tensor) -> Tensor:
     """The hyperparameter as a tensor of the logits' kind, after a look at its range."""
     given = isinstance(value, Tensor)
-    tensor = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+    try:
+        tensor = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise HyperparameterError(f"{spec.name} = {value!r} is no number: give a float or a (N,) tensor") from None
     if tensor.dim() and tensor.shape != log_p.shape[:1]:
         raise HyperparameterError(
             f"{spec.name} has shape {tuple(tensor.shape)} but there are {log_p.shape[0]} samples: "
@@ -59,7 +62,7 @@ def _value(spec: Hyperparameter, value: float | Tensor, log_p: Tensor) -> Tensor
         lowest, highest = float(values.min()), float(values.max())
         shown = f"{lowest:g} … {highest:g}" if values.dim() else f"{lowest:g}"
         raise HyperparameterError(
-            f"{spec.name} = {shown} is outside its range [{spec.low:g}, {spec.high:g}]: choose a value inside; "
+            f"{spec.name} = {shown} is outside its range [{spec.low}, {spec.high}]: choose a value inside; "
             f"{spec.default:g} is the default"
         )
     return tensor.to(log_p) if given else tensor.to(log_p.dtype)

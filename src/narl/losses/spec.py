@@ -151,6 +151,8 @@ def get(name: str) -> RobustLoss:
         >>> get("sl").defaults
         {'gamma1': 0.1, 'gamma2': 1.0}
     """
+    if not isinstance(name, str):
+        raise UnknownNameError(f"{name!r} is no loss's name: give a string, {nearest('', _registry)}")
     try:
         return _registry[name.lower()]
     except KeyError:
