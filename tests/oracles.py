@@ -87,10 +87,12 @@ def meta_loss_after_real_step(
     clean_x, clean_y = clean_batch
     torch.manual_seed(seed)
     optimizer.zero_grad()
-    torch.autograd.backward(objective.loss(_forward(model, {}, x), y, *ids).mean())
+    logits = model(*x) if isinstance(x, tuple) else model(x)
+    torch.autograd.backward(objective.loss(logits, y, *ids).mean(), inputs=list(model.parameters()))
     optimizer.step()
     with torch.no_grad():
-        return float(F.cross_entropy(_forward(model, {}, clean_x), clean_y))
+        logits = model(*clean_x) if isinstance(clean_x, tuple) else model(clean_x)
+        return float(F.cross_entropy(logits, clean_y))
 
 
 def finite_differences(value: Callable[[], float], parameters: list[Tensor], step: float = 1e-5) -> list[Tensor]:

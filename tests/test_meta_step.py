@@ -376,7 +376,7 @@ def test_a_refused_step_leaves_everything_as_it_was() -> None:
     meta = narl.MetaStep(model, SGD(model.parameters(), lr=0.1, momentum=0.9), adjuster, every=1)
     x, y, clean = batches(1)[0]
     meta.step(x, y, clean)
-    weights = copy.deepcopy([*model.parameters(), *adjuster.parameters()])
+    before = copy.deepcopy((model.state_dict(), meta.optimizer.state_dict(), adjuster.state_dict()))
     with pytest.raises(errors.LogitsError, match="NaN"):
         meta.step(x.clone().fill_(torch.nan), y, clean)
     with pytest.raises(errors.LabelError):
@@ -385,9 +385,78 @@ def test_a_refused_step_leaves_everything_as_it_was() -> None:
         meta.step(x, y.float(), clean)
     with pytest.raises(errors.ClassCountsError, match="refit"):
         narl.MetaStep(model, SGD(model.parameters(), lr=0.1), narl.Adjuster("gce", [5, 5])).step(x, y % 2, clean)
-    for before, after in zip(weights, [*model.parameters(), *adjuster.parameters()], strict=True):
-        assert torch.equal(before, after)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[0][name]), name  # BatchNorm's statistics among them
+    for name, value in adjuster.state_dict().items():
+        assert torch.equal(value, before[2][name]), name
+    assert str(before[1]) == str(meta.optimizer.state_dict())
     assert meta.steps == 1
+
+
+def test_a_gradient_that_is_not_finite_is_not_taken() -> None:
+    class Root(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(5, CLASSES, bias=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            logits: Tensor = self.layer(x).abs().sqrt()
+            return logits
+
+    model = Root()
+    meta = narl.MetaStep(model, SGD(model.parameters(), lr=0.1), make_adjuster(), every=2)
+    meta.steps = 1
+    x, y, _ = batches(1)[0]
+    with pytest.raises(errors.NonFiniteError, match="gradient of the training loss"):
+        meta.step(torch.zeros_like(x), y)
+    assert model.layer.weight.isfinite().all()
+
+
+def test_state_that_forward_changes_is_replayed_for_the_tangent() -> None:
+    class Normalised(nn.Module):
+        """Divides by a running scale, which the batch has moved before it is used."""
+
+        scale: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.head = nn.Linear(5, 8), nn.Linear(8, CLASSES)
+            self.register_buffer("scale", torch.ones(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.layer(x)
+            if self.training:
+                self.scale = 0.5 * self.scale + 0.5 * h.detach().norm() / 4
+            logits: Tensor = self.head(torch.tanh(h / self.scale))
+            return logits
+
+    torch.manual_seed(0)
+    model = Normalised()
+    twin, adjuster = copy.deepcopy(model), make_adjuster()
+    with torch.no_grad():
+        adjuster.heads.weight.normal_(0, 0.5)
+    x, y, clean = batches(1)[0]
+    expected = narl.hypergradient(twin, SGD(twin.parameters(), lr=0.3), copy.deepcopy(adjuster), (x, y), clean)
+    meta = narl.MetaStep(model, SGD(model.parameters(), lr=0.3), adjuster, every=1)
+    meta.step(x, y, clean)
+    found = [parameter.grad for parameter in adjuster.parameters()]
+    assert relative_error(found, expected) < 1e-5
+
+
+def test_ids_are_kept_from_objectives_that_do_not_want_them() -> None:
+    class Weighted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(()))
+
+        def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+            return self.weight * narl.losses.ce(logits, targets)
+
+    model = make_model()
+    x, y, clean = batches(1)[0]
+    report = narl.MetaStep(model, SGD(model.parameters(), lr=0.1), Weighted()).step(x, y, clean, ids=torch.arange(16))
+    assert report.margins is None
+    assert report.hyperparameters == {}
 
 
 def test_divergence_is_an_error_not_a_nan() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from narl._version import __version__
@@ -42,9 +42,10 @@ def write(path: str | PathLike[str], header: Header, tensors: Mapping[str, Tenso
     temporary = Path(path).with_name(f".{Path(path).name}.{os.getpid()}")
     try:
         learned = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-        save_file(learned, temporary, metadata={"narl": json.dumps(about)})
-        with temporary.open("rb+") as written:
-            os.fsync(written.fileno())
+        with temporary.open("wb") as file:
+            file.write(save(learned, metadata={"narl": json.dumps(about)}))
+            file.flush()
+            os.fsync(file.fileno())
         temporary.replace(path)
     except (OSError, SafetensorError) as error:
         temporary.unlink(missing_ok=True)
@@ -64,7 +65,7 @@ def read(path: str | PathLike[str]) -> tuple[Header, dict[str, Tensor]]:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
     except FileNotFoundError:
         raise AdjusterFileError(f"there is no file {name}: check the path") from None
-    except (OSError, SafetensorError, ValueError) as error:
+    except (OSError, SafetensorError, ValueError, RecursionError) as error:
         raise AdjusterFileError(f"{name} is not a safetensors file or is damaged ({error}): save it again") from error
     if not isinstance(about, dict) or about.get("kind") != KIND:
         raise AdjusterFileError(f"{name} is not a narl adjuster: give a file that Adjuster.save wrote")

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from narl.checks import check_logits
 from narl.errors import ModelOutputError
@@ -32,24 +31,62 @@ def call(model: nn.Module, inputs: Inputs, num_samples: int) -> Tensor:
     return _checked(model, model(*args, **kwargs), num_samples)
 
 
-def call_with(
-    model: nn.Module, weights: Mapping[str, Tensor], inputs: Inputs, num_samples: int | None = None
-) -> Tensor:
-    """The model's logits with some of its weights replaced, its own weights and buffers untouched.
+@contextlib.contextmanager
+def substituted(
+    model: nn.Module, weights: Mapping[str, Tensor], buffers: Mapping[str, Tensor] | None = None
+) -> Iterator[None]:
+    """Inside, the model has other weights and works on copies of its buffers; afterwards it is what it was.
+
+    Tensors are exchanged wherever a module holds them: as parameters and buffers, under every name of a module or
+    tensor that has several, and in lists and dictionaries that the module keeps (as recurrent layers do). A backward
+    pass through a checkpointed model runs parts of it again, so it belongs inside as well.
 
     Args:
         model: any classifier.
-        weights: replacements by parameter name; a tied weight is replaced everywhere.
-        inputs: as for :func:`call`.
-        num_samples: how many rows the logits must have, if that is to be checked.
-
-    Returns:
-        ``(N, c)``.
+        weights: replacements by parameter name.
+        buffers: what the buffers hold at the beginning, by name; what they hold now if omitted. Copied.
     """
-    args, kwargs = _arguments(inputs)
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    output = functional_call(model, {**buffers, **weights}, args, kwargs)
-    return output if num_samples is None else _checked(model, output, num_samples)
+    given = dict(model.named_buffers()) if buffers is None else buffers
+    exchange = {id(model.get_buffer(name)): value.clone() for name, value in given.items()}
+    exchange |= {id(model.get_parameter(name)): value for name, value in weights.items()}
+    before = [(holder, _copy(holder)) for module in model.modules() for holder in _holders(module)]
+    try:
+        for holder, _ in before:
+            for key, value in holder.items() if isinstance(holder, dict) else enumerate(holder):
+                if isinstance(value, Tensor) and id(value) in exchange:
+                    holder[key] = exchange[id(value)]
+        yield
+    finally:
+        for holder, contents in before:
+            holder.clear()
+            holder.update(contents) if isinstance(holder, dict) else holder.extend(contents)
+
+
+def _holders(module: nn.Module) -> Iterator[dict[Any, Any] | list[Any]]:
+    """The dictionaries and lists in which a module keeps tensors."""
+    yield module._parameters
+    yield module._buffers
+    for value in list(vars(module).values()):
+        if isinstance(value, (dict, list)) and value is not module._parameters and value is not module._buffers:
+            held = value.values() if isinstance(value, dict) else value
+            if any(isinstance(item, Tensor) for item in held):
+                yield value
+
+
+def _copy(holder: dict[Any, Any] | list[Any]) -> dict[Any, Any] | list[Any]:
+    return dict(holder) if isinstance(holder, dict) else list(holder)
+
+
+def snapshot(model: nn.Module) -> dict[str, Tensor]:
+    """Copies of the model's buffers, by name."""
+    return {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+
+
+def restore(model: nn.Module, buffers: Mapping[str, Tensor]) -> None:
+    """Put a :func:`snapshot` back."""
+    with torch.no_grad():
+        for name, value in buffers.items():
+            model.get_buffer(name).copy_(value)
 
 
 @contextlib.contextmanager

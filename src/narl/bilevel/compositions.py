@@ -12,7 +12,10 @@ from torch.overrides import TorchFunctionMode
 
 
 class Composed(TorchFunctionMode):
-    """Inside, ``embedding_bag`` is a lookup and a reduction: its own kernel has no forward mode and no second one."""
+    """Inside, ``embedding_bag`` is a lookup and a reduction: its own kernel has no forward mode and no second one.
+
+    And ``torch.no_grad()`` in a model also stops forward mode, which would otherwise go through it.
+    """
 
     def __torch_function__(
         self,
@@ -22,6 +25,8 @@ class Composed(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Replace the calls that need it, pass the others on."""
+        if function is torch._C._set_grad_enabled:
+            torch._C._set_fwd_grad_enabled(args[0])
         target = embedding_bag if function is F.embedding_bag else function
         return target(*args, **(kwargs or {}))
 

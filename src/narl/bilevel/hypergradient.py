@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -11,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from narl.bilevel.calls import Inputs, RandomState, call_with, uncompiled
+from narl.bilevel.calls import Inputs, RandomState, call, snapshot, substituted, uncompiled
 from narl.bilevel.optimizers import Rule, rule_of, trained_parameters
-from narl.bilevel.tangents import TrainingPass, tangent_of_logits
+from narl.bilevel.tangents import Product, TrainingPass, tangent_of_logits
 from narl.checks import at_least_float32, check_targets
 from narl.errors import CleanBatchError, LabelError, NonFiniteError, OptionError
 
@@ -90,10 +91,9 @@ def hypergradient(
     inputs, targets, *rest = batch
     ids = rest[0] if rest else None
     rule = rule_of(optimizer, virtual)
-    random_state = RandomState.now(model)
-    with torch.enable_grad(), uncompiled(model):
-        logits = call_with(model, {}, inputs, len(targets))
-        run = TrainingPass(model, inputs, random_state, logits)
+    with torch.enable_grad(), uncompiled(model), substituted(model, {}):
+        state, buffers = RandomState.now(model), snapshot(model)
+        run = TrainingPass(model, inputs, state, buffers, call(model, inputs, len(targets)))
         meta = meta_gradient(run, optimizer, objective, targets, ids, clean_batch, rule=rule, tangent=tangent)
     return meta.gradients
 
@@ -118,8 +118,8 @@ def meta_gradient(
     )
     moved, derivatives = _virtual_step(optimizer, rule, parameters, gradients)
 
-    with torch.enable_grad():
-        clean_logits = call_with(run.model, moved, clean_inputs, len(clean_targets))
+    with torch.enable_grad(), substituted(run.model, moved):
+        clean_logits = call(run.model, clean_inputs, len(clean_targets))
         try:
             check_targets(clean_targets, num_classes=clean_logits.shape[1], num_samples=len(clean_logits))
         except LabelError as error:
@@ -127,11 +127,17 @@ def meta_gradient(
         meta_loss = F.cross_entropy(at_least_float32(clean_logits), _as_classes(clean_targets))
         sensitivities: Sequence[Tensor | None] = torch.autograd.grad(meta_loss, list(moved.values()), allow_unused=True)
     directions = {
-        name: derivatives[name] * sensitivity
+        name: derivatives[name] * _dense(sensitivity)
         for name, sensitivity in zip(moved, sensitivities, strict=True)
         if sensitivity is not None
     }
-    shift = tangent_of_logits(tangent, run, directions) if directions else torch.zeros_like(run.logits)
+    shift = torch.zeros_like(run.logits)
+    if directions:
+        by_name = dict(zip(parameters, gradients, strict=True))
+        terms = [(_dense(by_name[name]) * along).double() for name, along in directions.items()]
+        value, size = sum(term.sum() for term in terms), sum(term.abs().sum() for term in terms)
+        product = Product(slope.detach(), torch.as_tensor(value), torch.as_tensor(size))
+        shift = tangent_of_logits(tangent, run, directions, product)
 
     learned = list(objective.parameters())
     wanted = [parameter for parameter in learned if parameter.requires_grad]
@@ -150,10 +156,22 @@ def logit_gradient(
     """The mean loss's gradient by the logits, ``(N, c)``, cut off from the network, and the mean loss."""
     leaf = logits.detach().requires_grad_()
     with torch.enable_grad():
-        known = {} if ids is None else {"ids": ids}
-        loss = objective.loss(leaf, targets, **known).mean()
+        values = objective.loss(leaf, targets, **({"ids": ids} if _takes_ids(objective, ids) else {}))
+        if values.shape != targets.shape[:1]:
+            raise OptionError(
+                f"{type(objective).__name__}.loss returned shape {tuple(values.shape)} for {len(targets)} samples: "
+                f"it must give one value a sample, shape ({len(targets)},)"
+            )
+        loss = values.mean()
         (gradient,) = torch.autograd.grad(loss, leaf, create_graph=create_graph)
     return gradient, loss.detach()
+
+
+def _takes_ids(objective: Objective, ids: Tensor | None) -> bool:
+    if ids is None:
+        return False
+    parameters = inspect.signature(objective.loss).parameters
+    return "ids" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 def check_training_allowed() -> None:
@@ -192,10 +210,15 @@ def _virtual_step(
         for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True):
             if gradient is None:  # the optimiser leaves it alone, weight decay included
                 continue
-            dense = gradient.to_dense() if gradient.is_sparse else gradient
-            weights, derivatives[name] = rule(parameter, dense, group_of[parameter], optimizer.state.get(parameter, {}))
+            state = optimizer.state.get(parameter, {})
+            weights, derivatives[name] = rule(parameter, _dense(gradient), group_of[parameter], state)
             moved[name] = weights.detach().requires_grad_()
     return moved, derivatives
+
+
+def _dense(gradient: Tensor | None) -> Tensor:
+    assert gradient is not None
+    return gradient.to_dense() if gradient.is_sparse else gradient
 
 
 def _as_classes(targets: Tensor) -> Tensor:

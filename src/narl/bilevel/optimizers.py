@@ -33,6 +33,7 @@ def sgd(
     momentum = group["momentum"]
     if momentum:
         buffer = state.get("momentum_buffer")
+        buffer = buffer.to_dense() if buffer is not None and buffer.is_sparse else buffer
         # torch leaves the first step undamped
         share = 1.0 if buffer is None else 1.0 - group["dampening"]
         velocity = step if buffer is None else momentum * buffer + share * step

@@ -9,9 +9,10 @@ from typing import Any, final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
 from torch.optim import Adam, Optimizer
 
-from narl.bilevel.calls import Inputs, RandomState, call, uncompiled
+from narl.bilevel.calls import Inputs, RandomState, call, restore, snapshot, uncompiled
 from narl.bilevel.hypergradient import (
     Objective,
     check_training_allowed,
@@ -20,9 +21,9 @@ from narl.bilevel.hypergradient import (
     meta_gradient,
 )
 from narl.bilevel.optimizers import rule_of, trained_parameters
-from narl.bilevel.tangents import TrainingPass
+from narl.bilevel.tangents import KINDS, TrainingPass
 from narl.checks import check_targets
-from narl.errors import CleanBatchError, LabelError, NonFiniteError, OptimizerError, OptionError
+from narl.errors import CleanBatchError, LabelError, NarlError, NonFiniteError, OptimizerError, OptionError
 
 CleanBatch = Sequence[Any] | Callable[[], Sequence[Any]] | None
 
@@ -100,8 +101,8 @@ class MetaStep:
             )
         if not isinstance(every, int) or every < 1:
             raise OptionError(f"every = {every} is not a number of steps: use 1 or more (10 in the paper's runs)")
-        if tangent not in ("auto", "forward", "reverse", "difference"):
-            raise OptionError(f"tangent = {tangent!r} is unknown: use 'auto', 'forward', 'reverse' or 'difference'")
+        if tangent not in KINDS:
+            raise OptionError(f"tangent = {tangent!r} is unknown: use {', '.join(map(repr, KINDS))}")
         if not callable(getattr(adjuster, "loss", None)):
             raise OptionError(
                 f"{type(adjuster).__name__} has no method loss(logits, targets): pass a narl.Adjuster, "
@@ -129,20 +130,24 @@ class MetaStep:
             What happened.
         """
         check_training_allowed()
-        if not isinstance(y, Tensor) or not len(y):
-            got = f"a {type(y).__name__}" if not isinstance(y, Tensor) else "empty"
+        if not isinstance(y, Tensor) or not y.dim() or not len(y):
+            got = f"a {type(y).__name__}" if not isinstance(y, Tensor) else "empty" if y.dim() else "a single number"
             raise LabelError(f"the batch's labels are {got}: pass one or more as a tensor, torch.as_tensor(y)")
         is_meta_step = self.steps % self.every == 0
         clean_batch = self._clean_batch(clean) if is_meta_step else None
-        random_state = RandomState.now(self.model)
+        random_state, buffers = RandomState.now(self.model), snapshot(self.model)
         meta_loss = None
-        with torch.enable_grad(), uncompiled(self.model) if is_meta_step else contextlib.nullcontext():
-            logits = call(self.model, x, len(y))
-            check_targets(y, num_classes=logits.shape[1], num_samples=len(logits))
-            if clean_batch is not None:
-                run = TrainingPass(self.model, x, random_state, logits)
-                meta_loss = self._move_adjuster(run, y, ids, clean_batch)
-            loss = self._move_model(logits, y, ids)
+        try:
+            with torch.enable_grad(), uncompiled(self.model) if is_meta_step else contextlib.nullcontext():
+                logits = call(self.model, x, len(y))
+                check_targets(y, num_classes=logits.shape[1], num_samples=len(logits))
+                if clean_batch is not None:
+                    run = TrainingPass(self.model, x, random_state, buffers, logits)
+                    meta_loss = self._move_adjuster(run, y, ids, clean_batch)
+                loss = self._move_model(logits, y, ids)
+        except NarlError:
+            restore(self.model, buffers)  # one bad batch would stay in BatchNorm's statistics
+            raise
         self.steps += 1
         hyperparameters, margins = self._observed(logits.detach(), y, ids)
         return StepReport(loss, meta_loss, hyperparameters, margins)
@@ -164,8 +169,8 @@ class MetaStep:
             parameter.grad = gradient if parameter.requires_grad else None
         self.adjuster_optimizer.step()
         # The last tensors to be made stay until the next meta step. Without them the top of the heap would be free
-        # after every step; the C library hands that back to the system and faults it in again, page by page, which
-        # took a quarter of a ResNet-32's meta iteration. GPUs have an allocator that keeps what it has.
+        # after every step, and the C library may hand it back to the system and fault it in again, page by page. GPUs
+        # have an allocator that keeps what it has.
         self._kept = meta.by_weights if meta.meta_loss.device.type == "cpu" else ()
         return meta.meta_loss
 
@@ -177,6 +182,13 @@ class MetaStep:
             )
         self.optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(logits, gradient)
+        moving = [p.grad for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
+        if not bool(torch.isfinite(get_total_norm(moving))):
+            self.optimizer.zero_grad(set_to_none=True)
+            raise NonFiniteError(
+                "the gradient of the training loss is not finite, though the loss is: look for a square root or a "
+                "division at zero in the model, or lower the learning rate"
+            )
         self.optimizer.step()
         return loss
 
