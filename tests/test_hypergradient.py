@@ -557,14 +557,26 @@ def test_difference_in_half_precision_is_refused() -> None:
         narl.hypergradient(model, SGD(model.parameters(), lr=0.3), adjuster(), batch, clean, tangent="difference")
 
 
-def test_objective_must_give_one_value_a_sample() -> None:
+def test_objective_of_another_shape_is_refused() -> None:
+    class Column(WeightNet):
+        def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+            return super().loss(logits, targets).unsqueeze(1)
+
+    model = small_model()
+    with pytest.raises(errors.OptionError, match=r"Column.loss returned shape \(12, 1\) for 12 samples"):
+        narl.hypergradient(model, SGD(model.parameters(), lr=0.3), Column(), vectors(), vectors())
+
+
+def test_objective_may_give_the_mean_itself() -> None:
     class Mean(WeightNet):
         def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
             return super().loss(logits, targets).mean()
 
-    model = small_model()
-    with pytest.raises(errors.OptionError, match=r"Mean.loss returned shape \(\) for 12 samples"):
-        narl.hypergradient(model, SGD(model.parameters(), lr=0.3), Mean(), vectors(), vectors())
+    model, objective, mean = small_model(), WeightNet(), Mean()
+    mean.load_state_dict(objective.state_dict())
+    optimizer, batch, clean = SGD(model.parameters(), lr=0.3), vectors(), vectors()
+    expected = narl.hypergradient(model, optimizer, objective, batch, clean)
+    assert relative_error(narl.hypergradient(model, optimizer, mean, batch, clean), expected) < 1e-12
 
 
 # Which parameters ----------------------------------------------------------------------------------------------------

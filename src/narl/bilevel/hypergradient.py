@@ -24,7 +24,7 @@ class Objective(Protocol):
 
     @property
     def loss(self) -> Callable[..., Tensor]:
-        """``(logits, targets) -> (N,)``; with sample ids at hand it is also given ``ids=``."""
+        """``(logits, targets) -> (N,)``, or the mean of that; given ``ids=`` too, if it takes them and they are known."""
         ...
 
     def parameters(self) -> Any:
@@ -134,9 +134,9 @@ def meta_gradient(
     shift = torch.zeros_like(run.logits)
     if directions:
         by_name = dict(zip(parameters, gradients, strict=True))
-        terms = [(_dense(by_name[name]) * along).double() for name, along in directions.items()]
-        value, size = sum(term.sum() for term in terms), sum(term.abs().sum() for term in terms)
-        product = Product(slope.detach(), torch.as_tensor(value), torch.as_tensor(size))
+        terms = [_dense(by_name[name]) * along for name, along in directions.items()]
+        value, size = (torch.stack(sums).sum() for sums in ([t.sum() for t in terms], [t.abs().sum() for t in terms]))
+        product = Product(slope.detach(), value, size)
         shift = tangent_of_logits(tangent, run, directions, product)
 
     learned = list(objective.parameters())
@@ -157,10 +157,10 @@ def logit_gradient(
     leaf = logits.detach().requires_grad_()
     with torch.enable_grad():
         values = objective.loss(leaf, targets, **({"ids": ids} if _takes_ids(objective, ids) else {}))
-        if values.shape != targets.shape[:1]:
+        if values.dim() and values.shape != targets.shape[:1]:
             raise OptionError(
                 f"{type(objective).__name__}.loss returned shape {tuple(values.shape)} for {len(targets)} samples: "
-                f"it must give one value a sample, shape ({len(targets)},)"
+                f"it must give one value a sample, shape ({len(targets)},), or their mean"
             )
         loss = values.mean()
         (gradient,) = torch.autograd.grad(loss, leaf, create_graph=create_graph)
