@@ -24,7 +24,7 @@ class Objective(Protocol):
 
     @property
     def loss(self) -> Callable[..., Tensor]:
-        """``(logits, targets) -> (N,)``, or the mean of that; given ``ids=`` too, if it takes them and they are known."""
+        """``(logits, targets) -> (N,)``, or the mean of that; also given ``ids=`` if it takes them."""
         ...
 
     def parameters(self) -> Any:
