@@ -263,6 +263,19 @@ class Viewed(nn.Module):
         return logits
 
 
+class FunctionalDropout(nn.Module):
+    """Drops units without a layer for it, and so little comes through that branch that a wrong mask hardly shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.Conv2d(2, 4, 3), nn.Linear(64, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.layer(x))
+        logits: Tensor = self.head((h + 1e-4 * F.dropout(h, 0.5)).flatten(1))
+        return logits
+
+
 class Kept(nn.Module):
     """Keeps its parameters in a list and uses them from there."""
 
@@ -350,6 +363,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any]]] = {
     "batchnorm-stateless": (lambda: convolutional(nn.BatchNorm2d(4, track_running_stats=False)), images),
     "dropout": (lambda: convolutional(nn.Identity(), nn.Dropout(0.4)), images),
     "dropout-eval": (lambda: convolutional(nn.Identity(), nn.Dropout(0.4)).eval(), images),
+    "functional-dropout": (FunctionalDropout, images),
     "batchnorm-dropout": (lambda: convolutional(nn.BatchNorm2d(4), nn.Dropout2d(0.3)), images),
     "groupnorm": (lambda: convolutional(nn.GroupNorm(2, 4)), images),
     "instancenorm": (lambda: convolutional(nn.InstanceNorm2d(4, affine=True)), images),

@@ -1,8 +1,7 @@
 """How the logits of a batch move when the weights move: J·d, three ways.
 
 ``forward``: forward-mode differentiation, one pass, exact. ``reverse``: the derivative of a vector-Jacobian product,
-exact, slower, for layers without forward mode. ``difference``: one more forward pass at shifted weights, about three
-digits in float32.
+exact, slower, for layers without forward mode. ``difference``: one more forward pass at shifted weights, approximate.
 """
 
 from __future__ import annotations
@@ -22,6 +21,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from narl.bilevel.calls import Inputs, RandomState, call, substituted
 from narl.bilevel.compositions import Composed
 from narl.errors import NarlWarning, OptionError, TangentError
+
+KINDS = ("auto", "forward", "reverse", "difference")
 
 _WITHOUT_FORWARD_MODE: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 _WITHOUT_CHANNELS_LAST: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -90,51 +91,49 @@ def tangent_of_logits(kind: str, run: TrainingPass, directions: Mapping[str, Ten
     """
     if kind == "difference":
         return _difference(run, directions)
-    if kind == "auto":
-        return _auto(run, directions, product)
     if kind not in KINDS:
         raise OptionError(f"tangent = {kind!r} is unknown: use {', '.join(map(repr, KINDS))}")
-    return _checked(kind, run, directions, product)
-
-
-KINDS = ("auto", "forward", "reverse", "difference")
+    if kind == "auto":
+        return _auto(run, directions, product)
+    return _exact(kind, run, directions, product)
 
 
 def _auto(run: TrainingPass, directions: Mapping[str, Tensor], product: Product) -> Tensor:
     if run.model in _WITHOUT_FORWARD_MODE:
-        return _checked("reverse", run, directions, product)
-    try:
-        return _checked("forward", run, directions, product)
-    except TangentError as error:
-        tangent = _checked("reverse", run, directions, product)
-        _WITHOUT_FORWARD_MODE.add(run.model)
-        warnings.warn(
-            f"{error.args[0].split(': use')[0]}: its meta steps use the reverse-over-reverse product, exact but slower",
-            NarlWarning,
-            stacklevel=2,
-        )
+        return _exact("reverse", run, directions, product)
+    tangent = _attempt("forward", run, directions, product)
+    if isinstance(tangent, Tensor):
         return tangent
+    reason, tangent = tangent, _exact("reverse", run, directions, product)
+    _WITHOUT_FORWARD_MODE.add(run.model)
+    warnings.warn(
+        f"{reason}: its meta steps use the reverse-over-reverse product, exact but slower", NarlWarning, stacklevel=2
+    )
+    return tangent
 
 
-def _checked(kind: str, run: TrainingPass, directions: Mapping[str, Tensor], product: Product) -> Tensor:
-    """An exact tangent, or an error."""
+def _exact(kind: str, run: TrainingPass, directions: Mapping[str, Tensor], product: Product) -> Tensor:
+    tangent = _attempt(kind, run, directions, product)
+    if isinstance(tangent, Tensor):
+        return tangent
+    raise TangentError(f"{tangent}: change that, or use tangent='difference', which is approximate")
+
+
+def _attempt(kind: str, run: TrainingPass, directions: Mapping[str, Tensor], product: Product) -> Tensor | str:
+    """An exact tangent, or why there is none."""
     name = type(run.model).__name__
-    mode = _forward if kind == "forward" else _reverse
     try:
-        tangent = mode(run, directions, product)
+        tangent = _forward(run, directions, product) if kind == "forward" else _reverse(run, directions)
     except torch.OutOfMemoryError:
         raise
-    except (NotImplementedError, RuntimeError) as error:
-        raise TangentError(
-            f"{name} has no {kind} mode ({_first_line(error)}): use tangent='difference', which is approximate"
-        ) from error
-    if not product.fits(tangent):
-        raise TangentError(
-            f"{name} gives another function when its {kind} pass repeats the first one: use no random numbers but "
-            "torch's own generator and no state but buffers in forward, and derivatives of two orders, or "
-            "tangent='difference', which is approximate"
-        )
-    return tangent
+    except RuntimeError as error:  # NotImplementedError is one
+        return f"{name} has no {kind} mode ({_first_line(error)})"
+    if product.fits(tangent):
+        return tangent
+    return (
+        f"{name} gives another function when its {kind} pass repeats the first one (random numbers that are not from "
+        "torch's own generator, state outside of buffers, or a function that can be differentiated once only)"
+    )
 
 
 def _forward(run: TrainingPass, directions: Mapping[str, Tensor], product: Product) -> Tensor:
@@ -161,8 +160,7 @@ def _may_gain_from_channels_last(run: TrainingPass) -> bool:
         and run.inputs.is_contiguous()
         and run.model not in _WITHOUT_CHANNELS_LAST
         and any(isinstance(module, nn.Conv2d) for module in run.model.modules())
-        # a dropout mask is drawn in memory order, so it would be another one
-        and not any("Dropout" in type(module).__name__ and module.training for module in run.model.modules())
+        and not run.random_state.has_moved()  # a dropout mask is drawn in memory order: it would be another one
     )
 
 
@@ -188,7 +186,7 @@ def _dual_pass(run: TrainingPass, inputs: Inputs, directions: Mapping[str, Tenso
         return tangent.detach().clone()
 
 
-def _reverse(run: TrainingPass, directions: Mapping[str, Tensor], product: Product) -> Tensor:
+def _reverse(run: TrainingPass, directions: Mapping[str, Tensor]) -> Tensor:
     weights = dict(run.model.named_parameters())
     leaves = {name: weights[name].detach().requires_grad_() for name in directions}
     with (
