@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from narl.bench import digits
-from narl.bench.environment import environment
+from narl.train.environment import environment
 
 RESULTS = Path(__file__).parent.parent / "results" / "demo"
 CASES = [

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import narl
-from narl.bench.environment import environment
+from narl.train.environment import environment
 
 FORMS = ("plain", "unrolled", "exact")
 

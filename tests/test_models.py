@@ -27,10 +27,29 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+SIZES: dict[str, dict[str, object]] = {
+    "mlp": {"in_features": 3 * 16 * 16},
+    "tabular": {"numbers": 3, "cardinalities": [4, 9], "dropout": 0.0},
+    "text_cnn": {"vocabulary": 50, "dropout": 0.0},
+    "text_transformer": {"vocabulary": 50, "dim": 64, "dropout": 0.0},
+}
+
+
 def make(name: str, num_classes: int = 10, seed: int = 0) -> nn.Sequential:
-    """The model of that name, for inputs of :func:`images`."""
-    size = {"in_features": 3 * 16 * 16} if name == "mlp" else {"in_channels": 3}
+    """The model of that name, for inputs of :func:`inputs`, without dropout."""
+    size = SIZES.get(name, {"in_channels": 3})
     return models.get(name)(num_classes=num_classes, generator=seeded(seed), **size)
+
+
+def inputs(name: str, n: int) -> Tensor:
+    """A batch for :func:`make`'s model of that name."""
+    if name == "tabular":
+        codes = [torch.randint(codes, (n, 1), generator=seeded(2)) for codes in (4, 9)]
+        return torch.cat((torch.randn(n, 3, generator=seeded(1)), *codes), dim=1)
+    if name.startswith("text"):
+        lengths = torch.randint(1, 13, (n, 1), generator=seeded(3))
+        return torch.randint(1, 50, (n, 12), generator=seeded(1)) * (torch.arange(12) < lengths)
+    return images(n)
 
 
 def images(n: int, size: int = 16, channels: int = 3, seed: int = 1) -> Tensor:
@@ -223,7 +242,7 @@ def test_the_last_layer_is_the_head_and_the_rest_gives_features(name: str) -> No
     head = model.get_submodule("head")
     assert isinstance(head, nn.Linear)
     assert model[-1] is head
-    x = images(2)
+    x = inputs(name, 2)
     features = model[:-1](x)
     assert features.shape == (2, head.in_features)
     torch.testing.assert_close(head(features), model(x))
@@ -289,9 +308,9 @@ def test_channels_last_gives_the_same_logits(name: str) -> None:
 @pytest.mark.parametrize("name", models.names())
 def test_initial_weights_are_he_normal(name: str) -> None:
     standardised = []
-    for module in make(name, num_classes=100).modules():
-        if isinstance(module, nn.Conv2d | nn.Linear):
-            weight = module.weight.detach()
+    for path, module in make(name, num_classes=100).named_modules():
+        if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Linear):
+            weight = module.weight.detach() * (10 if path.endswith((".mix", ".narrow")) else 1)  # small branches
             n, n_in = weight.numel(), weight[0].numel()
             z = (weight / math.sqrt(2 / n_in)).flatten()
             assert abs(z.mean()) < 5 / math.sqrt(n)
@@ -308,6 +327,14 @@ def test_initial_weights_are_he_normal(name: str) -> None:
             assert not module.bias.any()
             assert not module.running_mean.any()
             assert module.num_batches_tracked == 0
+        elif isinstance(module, nn.LayerNorm):
+            assert (module.weight == 1).all()
+            assert not module.bias.any()
+        elif isinstance(module, nn.Embedding):
+            assert not module.weight[0].any()
+            z = module.weight[1:].detach().flatten() * math.sqrt(module.embedding_dim)
+            assert abs(z.mean()) < 5 / math.sqrt(len(z))
+            assert abs(z.std() - 1) < 5 / math.sqrt(2 * len(z))
     z = torch.cat(standardised)
     for quantile in (-2.0, -1.0, 1.0, 2.0):  # a uniform distribution of the same variance would fail here
         share = 0.5 * (1 + math.erf(quantile / math.sqrt(2)))
@@ -327,7 +354,7 @@ def test_a_generator_decides_everything_and_the_global_state_stays(name: str) ->
 
 @pytest.mark.parametrize("name", models.names())
 def test_without_a_generator_the_global_state_decides(name: str) -> None:
-    size = {"in_features": 8} if name == "mlp" else {"in_channels": 1}
+    size = SIZES.get(name, {"in_channels": 1})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)
         model = models.get(name)(num_classes=3, **size)
@@ -345,7 +372,7 @@ def test_a_generator_advances_so_two_models_of_one_generator_differ() -> None:
 def test_no_forward_pass_draws_random_numbers() -> None:
     state = torch.get_rng_state()
     for name in models.names():
-        make(name)(images(2))
+        make(name)(inputs(name, 2))
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -362,8 +389,8 @@ def test_dropout_acts_in_training_only() -> None:
 
 
 def test_building_refuses_layers_whose_beginning_it_does_not_know() -> None:
-    with pytest.raises(TypeError, match="LayerNorm"):
-        build(lambda: nn.Sequential(nn.LayerNorm(3)), None)
+    with pytest.raises(TypeError, match="GroupNorm"):
+        build(lambda: nn.Sequential(nn.GroupNorm(1, 3)), None)
 
 
 def test_default_type_is_followed() -> None:
@@ -381,7 +408,7 @@ def test_default_type_is_followed() -> None:
 @pytest.mark.parametrize("name", models.names())
 def test_the_gradient_reaches_every_parameter(name: str) -> None:
     model = make(name)
-    torch.autograd.backward(F.cross_entropy(model(images(8)), torch.arange(8)))
+    torch.autograd.backward(F.cross_entropy(model(inputs(name, 8)), torch.arange(8)))
     for key, parameter in model.named_parameters():
         assert parameter.grad is not None, key
         assert parameter.grad.isfinite().all(), key
@@ -393,7 +420,8 @@ class Problem:
 
     def __init__(self, name: str) -> None:
         self.model = make(name, num_classes=3).double()
-        self.x = images(4).double()
+        self.x = inputs(name, 4)
+        self.x = self.x.double() if self.x.is_floating_point() else self.x
         self.parameters = {key: p.detach() for key, p in self.model.named_parameters()}
         generator = seeded(2)
         self.direction = {}
@@ -441,7 +469,7 @@ def test_double_backward_gives_the_same_tangent(name: str) -> None:
     torch.testing.assert_close(twice, problem.tangent(), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["convnet", "mlp", "resnet32"])
+@pytest.mark.parametrize("name", ["convnet", "mlp", "resnet32", "tabular", "text_cnn", "text_transformer"])
 def test_the_hessian_by_double_backward_is_symmetric(name: str) -> None:
     problem = Problem(name)
     parameters = {key: p.clone().requires_grad_() for key, p in problem.parameters.items()}
@@ -462,8 +490,9 @@ def test_the_hessian_by_double_backward_is_symmetric(name: str) -> None:
 
 
 def test_exported_names() -> None:
-    assert models.__all__ == ["convnet", "get", "mlp", "names", "preact_resnet18", "resnet32", "resnet34"]
-    assert models.names() == ("convnet", "mlp", "preact_resnet18", "resnet32", "resnet34")
+    own = ("convnet", "mlp", "preact_resnet18", "resnet32", "resnet34", "tabular", "text_cnn", "text_transformer")
+    assert models.__all__ == sorted((*own, "get", "names"))
+    assert models.names() == own
 
 
 @pytest.mark.parametrize("name", models.names())

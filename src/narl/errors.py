@@ -74,6 +74,30 @@ class OptionError(NarlError, ValueError):
     """An argument outside the values it can take."""
 
 
+class DataError(NarlError, ValueError):
+    """Data that cannot be read as samples with labels: a file, a column, a row or an image that is not as it should."""
+
+
+class OverlapError(NarlError, ValueError):
+    """The same sample in two of the training, clean and test sets."""
+
+
+class RunFolderError(NarlError, OSError):
+    """A run folder that exists already, cannot be written, or is not one."""
+
+
+class CheckpointError(NarlError, OSError):
+    """A checkpoint that is truncated, changed or of another run."""
+
+
+class ConfigError(NarlError, ValueError):
+    """A configuration file that cannot be read, or with a key or value that means nothing."""
+
+
+class MissingExtraError(NarlError, ImportError):
+    """A feature whose optional packages are not installed."""
+
+
 class NarlWarning(UserWarning):
     """Something that works but deserves to be known."""
 

@@ -8,6 +8,10 @@ import typer
 
 from narl._version import __version__
 from narl.cli.demo import demo
+from narl.cli.noise import noise
+from narl.cli.predict import predict
+from narl.cli.train import train
+from narl.cli.transfer import transfer
 from narl.errors import NarlError
 
 app = typer.Typer(
@@ -27,7 +31,7 @@ def _show_version(wanted: bool) -> None:
 
 
 @app.callback()
-def options(
+def common(
     version: bool = typer.Option(
         False, "--version", callback=_show_version, is_eager=True, help="Print the version and leave."
     ),
@@ -35,7 +39,8 @@ def options(
     """Train classifiers on wrongly labelled data."""
 
 
-app.command()(demo)
+for command in (demo, train, transfer, predict, noise):
+    app.command()(command)
 
 
 def main() -> None:

@@ -46,9 +46,9 @@ def demo(
     the mean accuracy of the last five epochs.
     """
     from narl.bench import digits, figures
-    from narl.bench.environment import environment
     from narl.errors import HyperparameterError
     from narl.losses import get
+    from narl.train.environment import environment
 
     robust_loss = get(loss)
     if not robust_loss.hyperparameters:

@@ -15,8 +15,21 @@ from narl.models.convnet import convnet
 from narl.models.mlp import mlp
 from narl.models.preact import preact_resnet18
 from narl.models.resnet import resnet32, resnet34
+from narl.models.tabular import tabular
+from narl.models.text import text_cnn, text_transformer
 
-__all__ = ["convnet", "get", "mlp", "names", "preact_resnet18", "resnet32", "resnet34"]
+__all__ = [
+    "convnet",
+    "get",
+    "mlp",
+    "names",
+    "preact_resnet18",
+    "resnet32",
+    "resnet34",
+    "tabular",
+    "text_cnn",
+    "text_transformer",
+]
 
 _BUILDERS: dict[str, Callable[..., nn.Sequential]] = {
     "convnet": convnet,
@@ -24,6 +37,9 @@ _BUILDERS: dict[str, Callable[..., nn.Sequential]] = {
     "preact_resnet18": preact_resnet18,
     "resnet32": resnet32,
     "resnet34": resnet34,
+    "tabular": tabular,
+    "text_cnn": text_cnn,
+    "text_transformer": text_transformer,
 }
 
 
@@ -35,7 +51,7 @@ def names() -> tuple[str, ...]:
 
     Example:
         >>> names()
-        ('convnet', 'mlp', 'preact_resnet18', 'resnet32', 'resnet34')
+        ('convnet', 'mlp', 'preact_resnet18', 'resnet32', 'resnet34', 'tabular', 'text_cnn', 'text_transformer')
     """
     return tuple(sorted(_BUILDERS))
 
@@ -47,8 +63,8 @@ def get(name: str) -> Callable[..., nn.Sequential]:
         name: one of :func:`names`; case is ignored.
 
     Returns:
-        The builder. All take ``num_classes`` and ``generator``; ``mlp`` takes ``in_features`` where the image models
-        take ``in_channels``.
+        The builder. All take ``num_classes`` and ``generator``; where the image models take ``in_channels``, ``mlp``
+        takes ``in_features``, ``tabular`` takes ``numbers`` and ``cardinalities``, text models take ``vocabulary``.
 
     Raises:
         UnknownNameError: no model has that name.

@@ -33,6 +33,25 @@ def at_least(minimum: int, **sizes: object) -> None:
             raise OptionError(f"{name} must be a whole number of at least {minimum}, got {value!r}")
 
 
+def proper_share(**shares: float) -> None:
+    """Refuse shares that are not in ``[0, 1)``.
+
+    Args:
+        shares: the values, by the names that the user knows them under.
+
+    Raises:
+        OptionError: the first share that does not fit.
+
+    Example:
+        >>> proper_share(dropout=1.5)
+        Traceback (most recent call last):
+        narl.errors.OptionError: dropout must lie in [0, 1), got 1.5
+    """
+    for name, value in shares.items():
+        if not isinstance(value, int | float) or not 0 <= value < 1:
+            raise OptionError(f"{name} must lie in [0, 1), got {value!r}")
+
+
 def conv3x3(in_channels: int, out_channels: int, stride: int = 1) -> nn.Conv2d:
     """A 3x3 convolution that keeps the image size at stride 1; no bias, because BatchNorm follows it.
 
@@ -73,12 +92,15 @@ def build(make: Callable[[], nn.Sequential], generator: torch.Generator | None) 
 
     .. math:: W \sim \mathcal N(0,\ 2 / n_\text{in}), \qquad b = 0
 
-    for convolutions and linear layers, with :math:`n_\text{in}` the inputs of one output unit; BatchNorm begins as the
-    identity. Torch's layers draw weights when they are constructed, so they are constructed without storage first:
-    nothing is drawn twice, and with a generator the global random state is not touched.
+    for convolutions and linear layers, with :math:`n_\text{in}` the inputs of one output unit; BatchNorm and LayerNorm
+    begin as the identity. Embeddings of d numbers are drawn from :math:`\mathcal N(0, 1/d)`, vectors of length about
+    1; only that of index 0, which stands for padding and the unknown, begins at zero. Torch's layers draw weights when
+    they are constructed, so they are constructed without storage first: nothing is drawn twice, and with a generator
+    the global random state is not touched.
 
     Args:
-        make: constructs the layers; knows convolutions, linear layers, BatchNorm and layers without a state.
+        make: constructs the layers; knows convolutions, linear layers, embeddings, BatchNorm, LayerNorm and layers
+            without a state.
         generator: also decides the device; None means torch's global random state and default device.
 
     Returns:
@@ -100,11 +122,14 @@ def build(make: Callable[[], nn.Sequential], generator: torch.Generator | None) 
         model = make()
     model.to_empty(device=torch.get_default_device() if generator is None else generator.device)
     for module in model.modules():
-        if isinstance(module, nn.Conv2d | nn.Linear):
+        if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Linear):
             nn.init.kaiming_normal_(module.weight, nonlinearity="relu", generator=generator)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
-        elif isinstance(module, nn.BatchNorm2d):
+        elif isinstance(module, nn.Embedding):
+            nn.init.normal_(module.weight, std=module.embedding_dim**-0.5, generator=generator)
+            nn.init.zeros_(module.weight[0])
+        elif isinstance(module, nn.BatchNorm2d | nn.LayerNorm):
             module.reset_parameters()
         elif any(True for _ in module.parameters(recurse=False)) or any(True for _ in module.buffers(recurse=False)):
             raise TypeError(f"build() does not know how a {type(module).__name__} begins: add it, or it keeps garbage")

@@ -9,18 +9,48 @@ import torch
 from torch import nn
 
 from narl.errors import OptionError
-from narl.models.building import at_least, build
+from narl.models.building import at_least, build, proper_share
 
 
-def _network(in_features: int, num_classes: int, hidden: tuple[int, ...], dropout: float) -> nn.Sequential:
-    """Flatten; linear, ReLU, dropout for each hidden layer; head."""
-    layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
+def perceptron(
+    in_features: int, num_classes: int, hidden: Sequence[int], dropout: float
+) -> OrderedDict[str, nn.Module]:
+    """The layers of a perceptron: linear, ReLU, dropout for each hidden layer; head.
+
+    Args:
+        in_features: numbers a sample.
+        num_classes: c.
+        hidden: width of each hidden layer.
+        dropout: share of hidden values set to zero while training.
+
+    Returns:
+        Named layers, ``(N, in_features)`` to logits ``(N, c)``.
+
+    Example:
+        >>> list(perceptron(4, 3, (8, 8), 0.0))
+        ['layer1', 'layer2', 'head']
+    """
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
     before = in_features
     for number, width in enumerate(hidden, start=1):
         layers[f"layer{number}"] = nn.Sequential(nn.Linear(before, width), nn.ReLU(), nn.Dropout(dropout))
         before = width
     layers["head"] = nn.Linear(before, num_classes)
-    return nn.Sequential(layers)
+    return layers
+
+
+def check_perceptron(hidden: object, dropout: float) -> None:
+    """Refuse widths and a dropout of which no perceptron can be made.
+
+    Example:
+        >>> check_perceptron(hidden=(8, 0), dropout=0.0)
+        Traceback (most recent call last):
+        narl.errors.OptionError: hidden[1] must be a whole number of at least 1, got 0
+    """
+    if not isinstance(hidden, Sequence):
+        raise OptionError(f"hidden must be a sequence of widths such as (128, 128), got {hidden!r}")
+    at_least(1, **{f"hidden[{number}]": width for number, width in enumerate(hidden)})
+    proper_share(dropout=dropout)
 
 
 def mlp(
@@ -60,10 +90,10 @@ def mlp(
     """
     at_least(1, in_features=in_features)
     at_least(2, num_classes=num_classes)
-    if not isinstance(hidden, Sequence):
-        raise OptionError(f"hidden must be a sequence of widths such as (128, 128), got {hidden!r}")
-    for number, width in enumerate(hidden):
-        at_least(1, **{f"hidden[{number}]": width})
-    if not 0 <= dropout < 1:
-        raise OptionError(f"dropout must lie in [0, 1), got {dropout!r}")
-    return build(lambda: _network(in_features, num_classes, tuple(hidden), dropout), generator)
+    check_perceptron(hidden, dropout)
+    return build(
+        lambda: nn.Sequential(
+            OrderedDict(flatten=nn.Flatten()) | perceptron(in_features, num_classes, hidden, dropout)
+        ),
+        generator,
+    )

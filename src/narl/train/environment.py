@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -33,6 +35,17 @@ def environment(device: str = "cpu") -> dict[str, str | int]:
         "narl": __version__,
         "system": f"{platform.system()} {platform.machine()}",
     }
+
+
+@contextlib.contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Inside, torch computes with so many threads; how it rounds depends on it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _processor() -> str:

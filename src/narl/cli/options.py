@@ -1,0 +1,191 @@
+"""Options that several commands share, each written once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_DATA, _MODEL, _TRAINING, _OUTPUT = "Data", "Model", "Training", "Run"
+
+Data = Annotated[
+    str | None,
+    typer.Argument(
+        help="What to train on: a folder of class folders with images; a CSV, JSONL or Parquet file; .npz arrays; a "
+        "folder with CIFAR-10/100, TinyImageNet-200, ANIMAL-10N, Food-101N, WebVision; or hub:NAME.",
+        show_default=False,
+    ),
+]
+Layout = Annotated[str, typer.Option(help="How DATA is laid out, if it is not found out right.", rich_help_panel=_DATA)]
+Label = Annotated[
+    str | None, typer.Option(help="Column of the given labels.", rich_help_panel=_DATA, show_default="detected")
+]
+TrueLabel = Annotated[
+    str | None,
+    typer.Option(help="Column of the true labels, where they are known.", rich_help_panel=_DATA, show_default=False),
+]
+Id = Annotated[
+    str | None,
+    typer.Option("--id", help="Column with a name for every sample.", rich_help_panel=_DATA, show_default="detected"),
+]
+Text = Annotated[str | None, typer.Option(help="Column of texts.", rich_help_panel=_DATA, show_default="detected")]
+Image = Annotated[
+    str | None, typer.Option(help="Column of image files.", rich_help_panel=_DATA, show_default="detected")
+]
+Numbers = Annotated[
+    str | None,
+    typer.Option(help="Columns of numbers, with commas between.", rich_help_panel=_DATA, show_default="detected"),
+]
+Categories = Annotated[
+    str | None,
+    typer.Option(help="Columns of categories, with commas between.", rich_help_panel=_DATA, show_default="detected"),
+]
+Ignore = Annotated[
+    str | None,
+    typer.Option(help="Columns to leave out, with commas between.", rich_help_panel=_DATA, show_default=False),
+]
+Labels = Annotated[
+    str | None,
+    typer.Option(
+        help="File with other given labels, FILE or FILE:KEY, such as CIFAR-10N's; DATA's own then count as the truth.",
+        rich_help_panel=_DATA,
+        show_default=False,
+    ),
+]
+Test = Annotated[
+    str,
+    typer.Option(
+        help="Test set: a file or folder, a share of DATA, 'none', or 'auto': DATA's own, else a tenth of it.",
+        rich_help_panel=_DATA,
+    ),
+]
+Limit = Annotated[
+    int | None,
+    typer.Option(help="Train on so many samples only.", rich_help_panel=_DATA, show_default=False),
+]
+SkipUnreadable = Annotated[
+    bool,
+    typer.Option("--skip-unreadable", help="Leave out images that cannot be decoded.", rich_help_panel=_DATA),
+]
+AllowOverlap = Annotated[
+    bool,
+    typer.Option("--allow-overlap", help="Accept samples that are in two of the sets.", rich_help_panel=_DATA),
+]
+DropOverlap = Annotated[
+    bool,
+    typer.Option(
+        "--drop-overlap", help="Leave samples of the clean and test sets out of training.", rich_help_panel=_DATA
+    ),
+]
+
+Model = Annotated[
+    str | None,
+    typer.Option(
+        help="resnet32, resnet34, preact_resnet18, convnet; text_cnn, text_transformer; tabular, mlp; "
+        "package.module:function; timm:NAME or hf:NAME.",
+        rich_help_panel=_MODEL,
+        show_default="resnet32 for images, text_cnn for texts, tabular for tables",
+    ),
+]
+ImageSize = Annotated[
+    int | None,
+    typer.Option(
+        help="Side in pixels that images are brought to.", rich_help_panel=_MODEL, show_default="theirs, at most 64"
+    ),
+]
+TextLength = Annotated[
+    int | None,
+    typer.Option(help="Tokens a text is cut to.", rich_help_panel=_MODEL, show_default="by the data"),
+]
+Augment = Annotated[
+    str | None,
+    typer.Option(
+        help="Variations of training images: crop, flip, cutout, colour, resized-crop, rotate, joined by +; or none.",
+        rich_help_panel=_MODEL,
+        show_default="crop+flip for images",
+    ),
+]
+
+Epochs = Annotated[
+    int | None,
+    typer.Option(help="Passes over the data.", rich_help_panel=_TRAINING, show_default="by the kind of data"),
+]
+BatchSize = Annotated[
+    int | None,
+    typer.Option(help="Samples a step.", rich_help_panel=_TRAINING, show_default="100; more for large tables"),
+]
+Optimizer = Annotated[
+    str | None,
+    typer.Option(help="sgd or adamw.", rich_help_panel=_TRAINING, show_default="sgd for images, else adamw"),
+]
+LearningRate = Annotated[
+    float | None,
+    typer.Option(
+        "--learning-rate",
+        "--lr",
+        help="Where the schedule starts.",
+        rich_help_panel=_TRAINING,
+        show_default="0.1 for sgd, 0.001 for adamw",
+    ),
+]
+WeightDecay = Annotated[
+    float | None,
+    typer.Option(help="Of the classifier.", rich_help_panel=_TRAINING, show_default="5e-4 for sgd, 1e-2 for adamw"),
+]
+Schedule = Annotated[
+    str | None,
+    typer.Option(help="step, cosine or constant.", rich_help_panel=_TRAINING, show_default="by the kind of data"),
+]
+Warmup = Annotated[float, typer.Option(help="Epochs during which the learning rate rises.", rich_help_panel=_TRAINING)]
+Patience = Annotated[
+    int | None,
+    typer.Option(
+        help="Stop after so many epochs without a better one on held-out clean samples.",
+        rich_help_panel=_TRAINING,
+        show_default="never",
+    ),
+]
+Seed = Annotated[int, typer.Option(help="Of everything random.", rich_help_panel=_TRAINING)]
+
+Out = Annotated[
+    Path | None,
+    typer.Option(help="Folder to make for the run.", rich_help_panel=_OUTPUT, show_default=False),
+]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace the run that is in the folder.", rich_help_panel=_OUTPUT)
+]
+Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU where there is one.", rich_help_panel=_OUTPUT)]
+Threads = Annotated[
+    int | None,
+    typer.Option(help="Threads to compute with on the CPU.", rich_help_panel=_OUTPUT, show_default="by the model"),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(help="Threads that decode images.", rich_help_panel=_OUTPUT, show_default="by the machine"),
+]
+Memory = Annotated[
+    float,
+    typer.Option(
+        help="GiB of decoded images to hold in memory; beyond it they are decoded as they are needed.",
+        rich_help_panel=_OUTPUT,
+    ),
+]
+TensorBoard = Annotated[
+    bool, typer.Option(help="Write for TensorBoard, where it is installed.", rich_help_panel=_OUTPUT)
+]
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Check everything, say what would happen, do nothing.", rich_help_panel=_OUTPUT),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.", rich_help_panel=_OUTPUT)]
+
+
+def names(given: str | None) -> tuple[str, ...]:
+    """Column names from a list with commas.
+
+    Example:
+        >>> names("width, height")
+        ('width', 'height')
+    """
+    return tuple(name.strip() for name in (given or "").split(",") if name.strip())

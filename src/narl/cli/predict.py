@@ -1,0 +1,51 @@
+"""``narl predict``: labels and probabilities for new samples."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from narl.cli.config import ConfigFile
+from narl.cli.running import told_warnings
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(help="The run's folder.", show_default=False)],
+    data: Annotated[str, typer.Argument(help="New samples, laid out like the training data.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="File to write: .csv, .jsonl or .parquet.")] = Path("predictions.csv"),
+    layout: Annotated[str, typer.Option(help="How DATA is laid out, if it is not found out right.")] = "auto",
+    part: Annotated[str, typer.Option(help="Which part of DATA, where it has parts: train or test.")] = "test",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
+    device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
+    config: ConfigFile = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, write nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")] = False,
+) -> None:
+    """Predict new samples with the classifier of a run.
+
+    narl predict run new.csv --out predictions.csv
+
+    Writes a row a sample: its id, the most probable class, its probability, and the probability of every class.
+    """
+    from narl.cli.output import check_new, write_predictions
+    from narl.data.read import read_inputs
+    from narl.train.trained import Trained
+
+    check_new(out, overwrite=overwrite)
+    with told_warnings():
+        trained = Trained(run, device)
+        samples = read_inputs(data, part=part, layout=layout, columns=trained.columns)
+        if not dry_run:
+            probabilities = trained.predict(samples.inputs)
+            best = probabilities.argmax(1)
+            labels = [trained.classes[index] for index in best]
+            write_predictions(out, samples.ids.tolist(), labels, probabilities, trained.classes)
+    done = {"run": str(run), "samples": len(samples), "classes": list(trained.classes), "model_of_epoch": trained.epoch}
+    if as_json:
+        print(json.dumps({**done, "out": None if dry_run else str(out)}, indent=2, ensure_ascii=False))
+    else:
+        what = "would predict" if dry_run else "predicted"
+        print(f"{what} {len(samples):,} samples with the model of epoch {trained.epoch}: {out}")

@@ -1,0 +1,232 @@
+"""``narl train``: a classifier from noisy labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from narl.cli import options as shared
+from narl.cli.config import ConfigFile
+from narl.cli.running import carry_out, go_on
+from narl.errors import OptionError
+
+if TYPE_CHECKING:
+    from narl.train.settings import Settings
+
+_METHOD, _RUN = "Method", "Run"
+
+
+def train(
+    data: shared.Data = None,
+    out: shared.Out = None,
+    clean: Annotated[
+        str,
+        typer.Option(
+            help="Samples whose labels are right, never trained on: a file or folder like DATA; a file of sample ids "
+            "(.txt, or CSV with id and label); a number, to take that many out of DATA, class by class, whose labels "
+            "you vouch for; or none.",
+            rich_help_panel=_METHOD,
+        ),
+    ] = "none",
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="CE, MAE, GCE, SL, PolySoft, JS; A-GCE, A-SL, … (learned on the clean set); T-GCE, … (learned before, "
+            "see --adjuster); Forward, MW-Net; or package.module:Class.",
+            rich_help_panel=_METHOD,
+            show_default="A-GCE with a clean set, GCE without",
+        ),
+    ] = None,
+    loss: Annotated[
+        str | None,
+        typer.Option(
+            help="Robust loss; adjusted if there is a clean set. The short form of --method.",
+            rich_help_panel=_METHOD,
+            show_default="gce",
+        ),
+    ] = None,
+    option: Annotated[
+        list[str],
+        typer.Option(
+            "--option",
+            "-o",
+            help="Option of the method, NAME=VALUE, such as q=0.5.",
+            rich_help_panel=_METHOD,
+            show_default=False,
+        ),
+    ] = [],  # noqa: B006  typer copies it
+    margin: Annotated[
+        str | None,
+        typer.Option(
+            help="What an adjuster looks at: running or latest.", rich_help_panel=_METHOD, show_default="running"
+        ),
+    ] = None,
+    every: Annotated[
+        int | None,
+        typer.Option(
+            help="Steps from one meta step to the next.",
+            rich_help_panel=_METHOD,
+            show_default="1 in short runs, 10 in long ones",
+        ),
+    ] = None,
+    adjuster: Annotated[
+        list[str],
+        typer.Option(
+            help="Learned adjuster for T-*: a run, or files in order.", rich_help_panel=_METHOD, show_default=False
+        ),
+    ] = [],  # noqa: B006
+    heldout: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of the clean set that is kept apart to choose the best epoch.",
+            rich_help_panel=_METHOD,
+            show_default="by the method",
+        ),
+    ] = None,
+    tune: Annotated[
+        bool,
+        typer.Option(
+            "--tune",
+            help="Choose a fixed loss's hyperparameters by validation on the clean set.",
+            rich_help_panel=_METHOD,
+        ),
+    ] = False,
+    layout: shared.Layout = "auto",
+    label: shared.Label = None,
+    true_label: shared.TrueLabel = None,
+    id_column: shared.Id = None,
+    text: shared.Text = None,
+    image: shared.Image = None,
+    numbers: shared.Numbers = None,
+    categories: shared.Categories = None,
+    ignore: shared.Ignore = None,
+    labels: shared.Labels = None,
+    test: shared.Test = "auto",
+    limit: shared.Limit = None,
+    skip_unreadable: shared.SkipUnreadable = False,
+    allow_overlap: shared.AllowOverlap = False,
+    drop_overlap: shared.DropOverlap = False,
+    model: shared.Model = None,
+    image_size: shared.ImageSize = None,
+    text_length: shared.TextLength = None,
+    augment: shared.Augment = None,
+    epochs: shared.Epochs = None,
+    batch_size: shared.BatchSize = None,
+    optimizer: shared.Optimizer = None,
+    learning_rate: shared.LearningRate = None,
+    weight_decay: shared.WeightDecay = None,
+    schedule: shared.Schedule = None,
+    warmup: shared.Warmup = 0.0,
+    patience: shared.Patience = None,
+    seed: shared.Seed = 0,
+    resume: Annotated[
+        Path | None,
+        typer.Option(help="Go on with a run that was stopped.", rich_help_panel=_RUN, show_default=False),
+    ] = None,
+    overwrite: shared.Overwrite = False,
+    device: shared.Device = "auto",
+    threads: shared.Threads = None,
+    workers: shared.Workers = None,
+    memory: shared.Memory = 1.0,
+    tensorboard: shared.TensorBoard = True,
+    config: ConfigFile = None,
+    dry_run: shared.DryRun = False,
+    as_json: shared.Json = False,
+) -> None:
+    """Train a classifier on data with wrong labels.
+
+    A folder of class folders, 200 labels vouched for: narl train photos --clean 200 --out run
+
+    A table, checked rows apart: narl train table.csv --clean checked.csv --out run
+
+    On with a run that was stopped: narl train --resume run
+    """
+    if resume is not None:
+        if data is not None or out is not None:
+            raise OptionError("--resume goes on with a run as it was begun: leave DATA and --out out")
+        go_on(resume, tensorboard=tensorboard, as_json=as_json, dry_run=dry_run)
+        return
+    if data is None:
+        raise OptionError("what shall be trained on? Give a folder or file: narl train DATA --out RUN")
+    settings = settings_of(locals())
+    carry_out(settings, out, overwrite=overwrite, tensorboard=tensorboard, as_json=as_json, dry_run=dry_run)
+
+
+def settings_of(given: dict[str, Any]) -> Settings:
+    """The settings from a command's arguments, by name."""
+    from narl.data.read import Columns
+    from narl.train.settings import Settings
+
+    columns = Columns(
+        label=given["label"],
+        true_label=given["true_label"],
+        id=given["id_column"],
+        image=given["image"],
+        text=given["text"],
+        numbers=shared.names(given["numbers"]),
+        categories=shared.names(given["categories"]),
+        ignore=shared.names(given["ignore"]),
+    )
+    if given["allow_overlap"] and given["drop_overlap"]:
+        raise OptionError("--allow-overlap and --drop-overlap contradict each other: use one")
+    method = _method(given["method"], given["loss"], given["clean"])
+    default = "A-GCE" if given["clean"] != "none" else "GCE"
+    overlap = "allow" if given["allow_overlap"] else "drop" if given["drop_overlap"] else "refuse"
+    same: tuple[str, ...] = (
+        "data",
+        "layout",
+        "labels",
+        "clean",
+        "heldout",
+        "test",
+        "limit",
+        "skip_unreadable",
+        "tune",
+        "model",
+    )
+    same += ("image_size", "text_length", "augment", "epochs", "batch_size", "optimizer", "learning_rate")
+    same += ("weight_decay", "schedule", "warmup", "patience", "seed", "device", "threads", "workers")
+    return Settings(
+        columns=columns,
+        overlap=overlap,
+        method=method,
+        options=_options(method or default, given["option"], margin=given["margin"], every=given["every"]),
+        adjusters=tuple(given["adjuster"]),
+        memory_limit=round(given["memory"] * 2**30),
+        **{name: given[name] for name in same},
+    )
+
+
+def _method(method: str | None, loss: str | None, clean: str) -> str | None:
+    from narl import losses
+    from narl.train import methods
+
+    if loss is None:
+        return method
+    robust = losses.get(loss)
+    if method is None:
+        return f"A-{robust.title}" if clean != "none" and robust.hyperparameters else robust.title
+    spec = methods.get(method)
+    if spec.loss is not None and spec.loss != robust.name:
+        raise OptionError(f"--method {method} and --loss {loss} contradict each other: leave one of them out")
+    return method
+
+
+def _options(method: str, pairs: list[str], **flags: Any) -> dict[str, Any]:
+    from narl.errors import nearest
+    from narl.train import methods
+
+    known = methods.get(method).options
+    options: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise OptionError(f"--option {pair} is not NAME=VALUE: write it like --option q=0.5")
+        if name in options:
+            raise OptionError(f"the method's option {name} is given twice: keep one")
+        if name not in known:
+            raise OptionError(f"{method} has no option {name!r}: {nearest(name, known) if known else 'it has none'}")
+        options[name] = known[name].read(name, value)
+    return options

@@ -1,0 +1,72 @@
+"""A training run on the command line: its progress, and Ctrl-C that saves before it leaves."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, final
+
+from narl.cli.progress import TrainingProgress
+
+if TYPE_CHECKING:
+    from narl.bilevel import StepReport
+
+
+@final
+class Watching:
+    """Shows how far a run has come, and turns the first Ctrl-C (or SIGTERM) into a wish to save and stop.
+
+    A second one ends the program at once; what was saved before stays.
+    """
+
+    def __init__(self) -> None:
+        self._progress: TrainingProgress | None = None
+        self._stop = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Watching:
+        """Take over the signals."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give the signals back."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._end()
+
+    def begin(self, title: str, epochs: int, steps: int, done: int) -> None:
+        """A training begins."""
+        self._end()
+        self._progress = TrainingProgress(epochs, steps, title=title)
+        self._progress.__enter__()
+        self._progress.start(done)
+
+    def after_step(self, report: StepReport) -> None:
+        """Move the bar."""
+        if self._progress is not None:
+            self._progress.step(report.loss, report.meta_loss)
+
+    def after_epoch(self, record: dict[str, Any]) -> None:
+        """Show the epoch."""
+        if self._progress is not None:
+            self._progress.epoch(record)
+
+    def wants_stop(self) -> bool:
+        """Whether Ctrl-C was pressed."""
+        return self._stop
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._stop:
+            raise KeyboardInterrupt
+        self._stop = True
+        if self._progress is not None:
+            self._progress.note("stopping after this step (once more to stop at once)")
+
+    def _end(self) -> None:
+        if self._progress is not None:
+            self._progress.__exit__(None, None, None)
+            self._progress = None

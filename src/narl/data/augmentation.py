@@ -1,0 +1,236 @@
+"""Random changes of training images that leave their class as it is: whole batches at once, on any device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional
+
+from narl.errors import DataError, UnknownNameError, nearest
+
+Augmentation: TypeAlias = Callable[[Tensor, Generator], Tensor]
+
+_JITTER = 0.4
+_AREA = (0.35, 1.0)
+_RATIO = (3 / 4, 4 / 3)
+_DEGREES = 15.0
+_GREY_WEIGHTS = (0.299, 0.587, 0.114)
+
+
+def names() -> tuple[str, ...]:
+    """The augmentations that :func:`get` knows, to be joined with ``+``.
+
+    Example:
+        >>> names()
+        ('none', 'crop', 'flip', 'cutout', 'colour', 'resized-crop', 'rotate')
+    """
+    return tuple(_AUGMENTATIONS)
+
+
+def get(name: str) -> Augmentation:
+    """One or more augmentations, one after the other.
+
+    Args:
+        name: such as ``"crop+flip"``; ``"none"`` changes nothing.
+
+    Returns:
+        A function of images ``(N, C, H, W)``, bytes or floats, and a CPU generator. It gives images of the same
+        shape, type and device; every image gets its own random numbers, which are all that crosses to the device.
+
+    Example:
+        >>> augment = get("crop+flip")
+        >>> augment(torch.zeros(2, 3, 32, 32, dtype=torch.uint8), torch.Generator().manual_seed(0)).shape
+        torch.Size([2, 3, 32, 32])
+    """
+    steps: list[Augmentation] = []
+    for part in name.split("+"):
+        if part.strip() not in _AUGMENTATIONS:
+            raise UnknownNameError(f"augmentation {part.strip()!r} is unknown: {nearest(part.strip(), names())}")
+        steps.append(_AUGMENTATIONS[part.strip()])
+
+    def augment(x: Tensor, generator: Generator) -> Tensor:
+        if x.dim() != 4:
+            raise DataError(f"augmentation {name!r} is for images (N, C, H, W), got shape {tuple(x.shape)}: use 'none'")
+        for step in steps if len(x) else ():
+            x = step(x, generator)
+        return x
+
+    return (lambda x, _: x) if name.strip() == "none" else augment
+
+
+def crop(x: Tensor, generator: Generator) -> Tensor:
+    """Images moved by a few pixels, the edges filled by reflection.
+
+    Equal to padding by reflection with 4 pixels, an eighth of the side if that is more, and a random crop.
+
+    Args:
+        x: ``(N, C, H, W)``.
+        generator: on the CPU.
+
+    Returns:
+        ``(N, C, H, W)``.
+    """
+    number, channels, height, width = x.shape
+    moves = torch.stack([_moves(number, side, generator) for side in (height, width)]).to(x.device, non_blocking=True)
+    rows, columns = (_reflected(move, side) for move, side in zip(moves, (height, width), strict=True))
+    flat = (rows[:, :, None] * width + columns[:, None, :]).view(number, 1, height * width)
+    return x.reshape(number, channels, height * width).gather(2, flat.expand(-1, channels, -1)).view_as(x)
+
+
+def _moves(number: int, side: int, generator: Generator) -> Tensor:
+    pad = min(max(4, side // 8), side - 1)
+    return torch.randint(-pad, pad + 1, (number,), generator=generator)
+
+
+def _reflected(moves: Tensor, side: int) -> Tensor:
+    """Which line of the image lies at each place once it has moved, ``(N, side)``."""
+    places = (moves[:, None] + torch.arange(side, device=moves.device)).abs()
+    return (side - 1) - ((side - 1) - places).abs()
+
+
+def flip(x: Tensor, generator: Generator) -> Tensor:
+    """Left and right exchanged in half of the images.
+
+    Args:
+        x: ``(N, C, H, W)``.
+        generator: on the CPU.
+
+    Returns:
+        ``(N, C, H, W)``.
+    """
+    chosen = torch.rand(len(x), generator=generator) < 0.5
+    return torch.where(_each(chosen, x), x.flip(3), x)
+
+
+def cutout(x: Tensor, generator: Generator) -> Tensor:
+    """A square of half the side replaced by the image's mean colour; its centre may lie anywhere in the image.
+
+    Args:
+        x: ``(N, C, H, W)``.
+        generator: on the CPU.
+
+    Returns:
+        ``(N, C, H, W)``.
+
+    Reference: DeVries, Taylor. Improved regularization of convolutional neural networks with cutout. 2017.
+    """
+    rows, columns = (_stretch(len(x), side, generator).to(x.device, non_blocking=True) for side in x.shape[2:])
+    inside = rows[:, None, :, None] & columns[:, None, None, :]
+    mean = _like(_floats(x).mean(dim=(2, 3), keepdim=True), x)
+    return torch.where(inside, mean, x)
+
+
+def _stretch(number: int, side: int, generator: Generator) -> Tensor:
+    """Which places lie in a stretch of half the side around a random place, ``(N, side)``."""
+    start = torch.randint(0, side, (number, 1), generator=generator) - side // 4
+    places = torch.arange(side)
+    return (places >= start) & (places < start + side // 2)
+
+
+def colour(x: Tensor, generator: Generator) -> Tensor:
+    """Brightness, contrast and saturation changed, each by a factor from 0.6 to 1.4.
+
+    Bytes stay within 0 … 255; floats have no known limits and get none.
+
+    Args:
+        x: ``(N, C, H, W)``; grey images have no saturation to change.
+        generator: on the CPU.
+
+    Returns:
+        ``(N, C, H, W)``.
+    """
+    factors = 1 + _JITTER * (2 * torch.rand(3, len(x), generator=generator) - 1)
+    brightness, contrast, saturation = (_each(factor, x) for factor in factors)
+    values = _limited(_floats(x) * brightness, x)
+    values = _limited(torch.lerp(_grey(values).mean(dim=(2, 3), keepdim=True), values, contrast.to(values)), x)
+    if x.shape[1] == 3:
+        values = _limited(torch.lerp(_grey(values).expand_as(values), values, saturation.to(values)), x)
+    return _like(values, x)
+
+
+def resized_crop(x: Tensor, generator: Generator) -> Tensor:
+    """A random part of the image, 0.35 to 1 of its area and slightly stretched, enlarged to its size.
+
+    Args:
+        x: ``(N, C, H, W)``.
+        generator: on the CPU.
+
+    Returns:
+        ``(N, C, H, W)``.
+
+    Reference: Szegedy, Liu, Jia, Sermanet, Reed, Anguelov, Erhan, Vanhoucke, Rabinovich. Going deeper with
+    convolutions. CVPR 2015.
+    """
+    area, ratio, right, down = torch.rand(4, len(x), generator=generator)
+    area = _AREA[0] + (_AREA[1] - _AREA[0]) * area
+    stretch = torch.exp(0.5 * (math.log(_RATIO[0]) + (math.log(_RATIO[1]) - math.log(_RATIO[0])) * ratio))
+    width, height = (area.sqrt() * stretch).clamp(max=1), (area.sqrt() / stretch).clamp(max=1)
+    none = torch.zeros_like(width)
+    # In the units of an affine grid: the image spans -1 … 1, so a part of width w may be centred within ±(1 - w).
+    across = torch.stack([width, none, (1 - width) * (2 * right - 1)], dim=1)
+    along = torch.stack([none, height, (1 - height) * (2 * down - 1)], dim=1)
+    return _warped(x, torch.stack([across, along], dim=1), "border")
+
+
+def rotate(x: Tensor, generator: Generator) -> Tensor:
+    """Images turned about their centre by up to 15 degrees, the corners filled by reflection.
+
+    Args:
+        x: ``(N, C, H, W)``.
+        generator: on the CPU.
+
+    Returns:
+        ``(N, C, H, W)``.
+    """
+    angles = math.radians(_DEGREES) * (2 * torch.rand(len(x), generator=generator) - 1)
+    cos, sin, none = angles.cos(), angles.sin(), torch.zeros(len(x))
+    height, width = x.shape[2:]  # an affine grid measures both sides in halves of themselves
+    across = torch.stack([cos, -sin * (height / width), none], dim=1)
+    along = torch.stack([sin * (width / height), cos, none], dim=1)
+    return _warped(x, torch.stack([across, along], dim=1), "reflection")
+
+
+def _warped(x: Tensor, matrices: Tensor, padding: str) -> Tensor:
+    values = _floats(x)
+    grid = functional.affine_grid(matrices.to(values), list(x.shape), align_corners=False)
+    return _like(functional.grid_sample(values, grid, mode="bilinear", padding_mode=padding, align_corners=False), x)
+
+
+def _each(draws: Tensor, x: Tensor) -> Tensor:
+    return draws.to(x.device, non_blocking=True).view(-1, 1, 1, 1)
+
+
+def _floats(x: Tensor) -> Tensor:
+    return x if x.dtype in (torch.float32, torch.float64) else x.float()
+
+
+def _limited(values: Tensor, x: Tensor) -> Tensor:
+    return values.clamp(0, 255) if x.dtype == torch.uint8 else values
+
+
+def _like(values: Tensor, x: Tensor) -> Tensor:
+    if x.dtype == torch.uint8:
+        values = values.round().clamp(0, 255)
+    return values.to(x.dtype)
+
+
+def _grey(values: Tensor) -> Tensor:
+    if values.shape[1] != 3:
+        return values.mean(dim=1, keepdim=True)
+    red, green, blue = (values[:, c : c + 1] * weight for c, weight in enumerate(_GREY_WEIGHTS))
+    return red + green + blue
+
+
+_AUGMENTATIONS: dict[str, Augmentation] = {
+    "none": lambda x, _: x,
+    "crop": crop,
+    "flip": flip,
+    "cutout": cutout,
+    "colour": colour,
+    "resized-crop": resized_crop,
+    "rotate": rotate,
+}

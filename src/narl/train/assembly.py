@@ -1,0 +1,121 @@
+"""From a plan to a loop that trains: the model, its optimiser, the method, the samples on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import SGD, AdamW, Optimizer
+
+from narl.adjuster import Adjuster
+from narl.data import augmentation, pools
+from narl.data.samples import Samples
+from narl.errors import OptionError
+from narl.train import methods
+from narl.train.loop import CleanBatches, Loop, Part
+from narl.train.planning import Plan
+from narl.train.prepare import Sets
+from narl.train.settings import Settings
+
+Counter = Callable[[int], None]
+
+
+def assemble(plan: Plan, on_decoded: Counter | None = None) -> Loop:
+    """A loop at its first step.
+
+    Args:
+        plan: what the run will do.
+        on_decoded: called with the number of images decoded so far, while they are brought into memory.
+
+    Returns:
+        The loop.
+    """
+    settings, recipe, sets, encoder = plan.settings, plan.recipe, plan.sets, plan.encoder
+    model = plan.model()
+    optimizer = _optimizer(plan, model)
+    draws = torch.Generator().manual_seed(settings.seed)
+    augment = augmentation.get(recipe.augment)
+    train = _part(sets.train, plan, on_decoded)
+    clean = None
+    if sets.clean is not None:
+        clean = CleanBatches(_part(sets.clean, plan), settings.clean_batch_size, augment, encoder.finish, draws)
+    setting = methods.Setting(
+        model=model,
+        optimizer=optimizer,
+        class_counts=torch.as_tensor(sets.train.class_counts, device=recipe.device),
+        clean=clean,
+        total_steps=plan.total_steps,
+        num_samples=len(sets.train),
+        generator=torch.Generator().manual_seed(settings.seed),
+    )
+    evaluated = {name: _part(samples, plan) for name, samples in _evaluated(sets).items()}
+    return Loop(
+        model=model,
+        optimizer=optimizer,
+        method=methods.build(recipe.method, setting, **_options(settings)),
+        schedule=plan.schedule,
+        learning_rate=recipe.learning_rate,
+        train=train,
+        evaluated=evaluated,
+        select="heldout" if "heldout" in evaluated else None,
+        patience=settings.patience,
+        mislabelled=sets.mislabelled,
+        augment=augment,
+        finish=encoder.finish,
+        epochs=recipe.epochs,
+        batch_size=recipe.batch_size,
+        seed=settings.seed,
+        generator=draws,
+    )
+
+
+def _evaluated(sets: Sets) -> dict[str, Samples]:
+    parts = {"heldout": sets.heldout, "test": sets.test}
+    return {name: samples for name, samples in parts.items() if samples is not None}
+
+
+def _part(samples: Samples, plan: Plan, on_decoded: Counter | None = None) -> Part:
+    pool = pools.make_pool(
+        samples.inputs,
+        plan.encoder,
+        device=torch.device(plan.recipe.device),
+        memory_limit=plan.settings.memory_limit,
+        workers=plan.settings.workers,
+        on_progress=on_decoded,
+    )
+    return Part(pool, torch.as_tensor(samples.labels, device=plan.recipe.device))
+
+
+def _optimizer(plan: Plan, model: nn.Module) -> Optimizer:
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    rate, decay = plan.recipe.learning_rate, plan.recipe.weight_decay
+    if plan.recipe.optimizer == "sgd":
+        return SGD(parameters, lr=rate, momentum=plan.settings.momentum, weight_decay=decay)
+    return AdamW(parameters, lr=rate, weight_decay=decay)
+
+
+def _options(settings: Settings) -> dict[str, Any]:
+    if not settings.adjusters:
+        return dict(settings.options)
+    return {**settings.options, "adjusters": load_adjusters(settings.adjusters)}
+
+
+def load_adjusters(paths: Sequence[str]) -> list[Adjuster]:
+    """Learned adjusters: from files, or the snapshots of a run.
+
+    Args:
+        paths: adjuster files in order, or one run folder.
+
+    Returns:
+        One adjuster or more.
+    """
+    files = [Path(path) for path in paths]
+    if len(files) == 1 and files[0].is_dir():
+        found = sorted(files[0].glob("adjuster-*.safetensors"))
+        if not found:
+            raise OptionError(f"{files[0]} holds no adjuster: give a finished run of an A-* method, or adjuster files")
+        files = found
+    return [Adjuster.load(path) for path in files]

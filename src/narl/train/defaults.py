@@ -1,0 +1,144 @@
+"""What a run does where nobody said: by the kind of data, its size and the method."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from narl.errors import OptionError
+from narl.train import methods
+from narl.train.settings import Settings
+
+_SMALL = 50_000
+
+
+@final
+@dataclass(frozen=True)
+class Defaults:
+    """Of one kind of data."""
+
+    epochs: int
+    optimizer: str
+    learning_rate: float
+    weight_decay: float
+    schedule: str
+    augment: str
+
+
+_BY_KIND = {
+    # The paper's protocol, half as long.
+    "image": Defaults(60, "sgd", 0.1, 5e-4, "step", "crop+flip"),
+    "text": Defaults(30, "adamw", 1e-3, 1e-2, "cosine", "none"),
+    "table": Defaults(30, "adamw", 1e-3, 1e-2, "cosine", "none"),
+}
+
+_LEARNING_RATES = {"sgd": 0.1, "adamw": 1e-3}
+_WEIGHT_DECAYS = {"sgd": 5e-4, "adamw": 1e-2}
+
+
+def of_kind(kind: str) -> Defaults:
+    """The defaults for images, texts or tables.
+
+    Example:
+        >>> of_kind("image").optimizer
+        'sgd'
+    """
+    return _BY_KIND[kind]
+
+
+def method_of(settings: Settings) -> str:
+    """The method where none was named: the adjusted loss with a clean set, transferred with adjusters, else fixed.
+
+    Example:
+        >>> method_of(Settings(data="x.csv", clean="100")), method_of(Settings(data="x.csv"))
+        ('A-GCE', 'GCE')
+    """
+    if settings.method is not None:
+        return settings.method
+    return "A-GCE" if settings.clean != "none" else "GCE"
+
+
+def heldout_of(settings: Settings) -> float:
+    """Share of the clean set that chooses the epoch instead of being learned from."""
+    if settings.clean == "none":
+        return 0.0
+    if settings.heldout is not None:
+        return settings.heldout
+    return 0.25 if methods.get(method_of(settings)).uses_clean else 0.0
+
+
+@final
+@dataclass(frozen=True)
+class Recipe:
+    """What was decided: the settings' open points filled in. Kept with the run, so that later defaults change nothing.
+
+    Args:
+        method: name of the method.
+        heldout: share of the clean set that chooses the epoch.
+        epochs: passes over the training samples.
+        batch_size: samples a step.
+        optimizer: ``"sgd"`` or ``"adamw"``.
+        learning_rate: that the schedule starts from.
+        weight_decay: of the classifier.
+        schedule: of the learning rate.
+        augment: how training images are varied.
+        device: where to compute.
+        threads: of torch on the CPU.
+    """
+
+    method: str
+    heldout: float
+    epochs: int
+    batch_size: int
+    optimizer: str
+    learning_rate: float
+    weight_decay: float
+    schedule: str
+    augment: str
+    device: str
+    threads: int
+
+
+def decide(settings: Settings, *, kind: str, samples: int, device: str, threads: int) -> Recipe:
+    """Decide every open point.
+
+    Args:
+        settings: as asked for.
+        kind: of the data.
+        samples: to train on.
+        device: that was found.
+        threads: that torch uses by itself.
+
+    Returns:
+        What the run will do.
+
+    Example:
+        >>> recipe = decide(Settings(data="x.csv"), kind="table", samples=1000, device="cpu", threads=8)
+        >>> recipe.method, recipe.batch_size, recipe.threads
+        ('GCE', 100, 1)
+    """
+    by_kind = of_kind(kind)
+    optimizer = (settings.optimizer or by_kind.optimizer).lower()
+    if optimizer not in _LEARNING_RATES:
+        raise OptionError(f"no optimiser is called {settings.optimizer!r}: use sgd or adamw")
+    own = optimizer == by_kind.optimizer
+    if kind != "image" and settings.augment not in (None, "none"):
+        raise OptionError(f"--augment {settings.augment} is for images, this data is a {kind}: leave it out")
+    return Recipe(
+        method=method_of(settings),
+        heldout=heldout_of(settings),
+        epochs=settings.epochs or by_kind.epochs,
+        batch_size=settings.batch_size or (100 if samples <= _SMALL or kind != "table" else 1000),
+        optimizer=optimizer,
+        learning_rate=settings.learning_rate or (by_kind.learning_rate if own else _LEARNING_RATES[optimizer]),
+        weight_decay=_given(settings.weight_decay, by_kind.weight_decay if own else _WEIGHT_DECAYS[optimizer]),
+        schedule=settings.schedule or by_kind.schedule,
+        augment=settings.augment or by_kind.augment,
+        device=device,
+        # Small networks on small batches: more threads mostly wait for each other.
+        threads=settings.threads or (threads if kind == "image" else 1),
+    )
+
+
+def _given(value: float | None, default: float) -> float:
+    return default if value is None else value

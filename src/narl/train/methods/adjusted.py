@@ -1,0 +1,132 @@
+"""A-*: a robust loss whose hyperparameters an adjuster sets, sample by sample, learned on the clean set."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any, final
+
+from narl.adjuster import Adjuster
+from narl.losses import RobustLoss
+from narl.train.methods import meta
+from narl.train.methods.base import Setting
+from narl.train.methods.spec import MethodSpec, Option
+
+_SNAPSHOTS = 3
+
+
+@final
+class Adjusted(meta.MetaMethod):
+    """Trains the classifier with an adjusted loss, and its adjuster with it.
+
+    ``snapshots`` are copies of the adjuster at one third, two thirds and the end of the training; for what has not been
+    reached yet, or never is because the training ends early, the adjuster as it is now stands in. They are on the CPU,
+    without the samples' running margins.
+
+    Args:
+        setting: what there is to work with.
+        loss: name of a registered loss with hyperparameters.
+        margin: the adjuster's input: ``"running"``, or the paper's ``"latest"``.
+        families: the largest number of task families.
+        hidden: units of the adjuster's hidden layer.
+        options: see :class:`narl.train.methods.meta.MetaMethod`.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Linear(4, 2)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> def clean():
+        ...     return torch.randn(6, 4), torch.randint(0, 2, (6,))
+        >>> setting = Setting(model, optimizer, torch.tensor([5, 5]), clean, total_steps=6, num_samples=10,
+        ...                   generator=torch.Generator())
+        >>> method = Adjusted(setting, "gce")
+        >>> reports = [method.step(torch.randn(3, 4), torch.tensor([0, 1, 1]), torch.arange(3)) for _ in range(4)]
+        >>> reports[0].hyperparameters["q"].shape, len(method.snapshots)
+        (torch.Size([3]), 3)
+    """
+
+    adjuster: Adjuster
+
+    def __init__(
+        self,
+        setting: Setting,
+        loss: str,
+        *,
+        margin: str = "running",
+        families: int = 3,
+        hidden: int = 100,
+        **options: Any,
+    ) -> None:
+        adjuster = Adjuster(loss, setting.class_counts, families, hidden, margin, generator=setting.generator)
+        self.adjuster = adjuster.to(setting.device)
+        super().__init__(setting, self.adjuster, **options)
+        self.fields = tuple(self.adjuster.spans)
+        self._taken: tuple[Adjuster, ...] = ()
+
+    def after_step(self) -> None:
+        """Take a snapshot when it is due."""
+        while len(self._taken) < _SNAPSHOTS and self.steps >= self._due(len(self._taken)):
+            self._taken += (_copy(self.adjuster),)
+
+    @property
+    def snapshots(self) -> tuple[Adjuster, ...]:
+        """The adjuster at one third, two thirds and the end of the training, or as near to that as it got."""
+        return self._taken + tuple(_copy(self.adjuster) for _ in range(_SNAPSHOTS - len(self._taken)))
+
+    def _due(self, taken: int) -> int:
+        return math.ceil((taken + 1) * self.setting.total_steps / _SNAPSHOTS)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the adjuster has learned, how its optimiser stands, and the snapshots."""
+        return {**super().state_dict(), "snapshots": [dict(snapshot.state_dict()) for snapshot in self._taken]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where :meth:`state_dict` was taken."""
+        super().load_state_dict(state)
+        self._taken = ()
+        for learned in state["snapshots"]:
+            snapshot = _copy(self.adjuster)
+            snapshot.load_state_dict(learned)
+            self._taken += (snapshot,)
+
+
+def _copy(adjuster: Adjuster) -> Adjuster:
+    snapshot = copy.deepcopy(adjuster).cpu()
+    snapshot.zero_grad(set_to_none=True)
+    if snapshot.running is not None:
+        snapshot.running.forget()  # a number a training sample, of no use to anybody else
+    return snapshot
+
+
+def spec(loss: RobustLoss, title: str | None = None) -> MethodSpec:
+    """The adjusted form of a loss.
+
+    Args:
+        loss: a registered loss with hyperparameters.
+        title: what follows ``A-`` in the method's name, instead of the loss's title.
+
+    Returns:
+        Its specification.
+    """
+
+    def make(setting: Setting, **options: Any) -> Adjusted:
+        return Adjusted(setting, loss.name, **options)
+
+    return MethodSpec(
+        name=f"A-{title or loss.title}",
+        make=make,
+        description=f"{loss.title} loss, hyperparameters for every sample, learned on the clean set",
+        needs_clean=True,
+        loss=loss.name,
+        options={
+            "margin": Option(
+                "running", "what the adjuster sees: margins averaged over epochs, or the latest", choices=_MARGINS
+            ),
+            **meta.options("the adjuster"),
+            "families": Option(3, "groups of classes by size, each with its own head", low=1),
+            "hidden": Option(100, "hidden units of the adjuster", low=1),
+        },
+    )
+
+
+_MARGINS = ("running", "latest")

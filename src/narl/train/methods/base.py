@@ -1,0 +1,263 @@
+"""What a method is: how one batch moves the classifier."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
+from torch.optim import Optimizer
+
+from narl.adjuster import Adjuster, margin
+from narl.bilevel import StepReport
+from narl.bilevel.calls import Inputs, call, restore, snapshot
+from narl.bilevel.hypergradient import check_training_allowed
+from narl.checks import check_targets
+from narl.errors import CheckpointError, LabelError, NarlError, NonFiniteError, OptionError
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What a method has to work with.
+
+    Args:
+        model: the classifier, on its device, in training mode.
+        optimizer: the model's.
+        class_counts: number of training samples of every class by the given labels, ``(c,)``.
+        clean: draws a batch ``(x, y)`` with labels that are right; None without a clean set.
+        total_steps: how many steps the training will have.
+        num_samples: how many training samples there are; their ids are ``0 … num_samples - 1``.
+        generator: where initial weights come from; on the CPU.
+
+    Example:
+        >>> model = nn.Linear(4, 3)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> setting = Setting(model, optimizer, torch.tensor([5, 5, 5]), None, 100, 15, torch.Generator())
+        >>> setting.device, setting.num_classes
+        (device(type='cpu'), 3)
+    """
+
+    model: nn.Module
+    optimizer: Optimizer
+    class_counts: Tensor
+    clean: Callable[[], tuple[Any, Tensor]] | None
+    total_steps: int
+    num_samples: int
+    generator: torch.Generator
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that are none."""
+        for name in ("total_steps", "num_samples"):
+            if getattr(self, name) < 1:
+                raise OptionError(f"{name} = {getattr(self, name)} leaves nothing to train: give 1 or more")
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.model.parameters()).device
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes."""
+        return len(self.class_counts)
+
+
+class Method(ABC):
+    """A way to train a classifier on noisy labels, one batch at a time.
+
+    The training loop brings the batches, the learning rate schedule and the evaluation; a method decides what a batch
+    does to the classifier. A method that is no more than a loss is a :class:`LossMethod`.
+
+    ``name`` is how the method is called, ``fields`` names the values that its reports hold for every sample, and
+    ``adjuster`` is the adjuster that it learns, None if it learns none.
+
+    Example:
+        >>> class Nothing(Method):
+        ...     def step(self, x, y, ids):
+        ...         return StepReport(torch.tensor(0.0), None, {}, None)
+        >>> Nothing().state_dict()
+        {}
+    """
+
+    name: str = ""
+    fields: tuple[str, ...] = ()
+    adjuster: Adjuster | None = None
+
+    @abstractmethod
+    def step(self, x: Inputs, y: Tensor, ids: Tensor) -> StepReport:
+        """Train on one batch.
+
+        Args:
+            x: inputs, on the model's device.
+            y: given labels, class indices ``(N,)`` or probabilities ``(N, c)``.
+            ids: the samples' positions in the training set, ``(N,)``.
+
+        Returns:
+            What happened, with a value a sample for every one of ``fields`` and the latest margins.
+
+        Raises:
+            NonFiniteError: the loss or its gradient is not finite; model and optimiser are as they were.
+        """
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed training needs besides model and optimiser: dicts, lists, numbers, strings and tensors.
+
+        The tensors are the live ones, as in torch: copy or write them before the next step.
+        """
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where :meth:`state_dict` was taken, in a method built in the same way."""
+        if state:
+            raise CheckpointError(
+                f"{type(self).__name__} keeps no state but is given {', '.join(state)}: write its load_state_dict "
+                "along with its state_dict"
+            )
+
+
+class LossMethod(Method):
+    """A method that is a loss: :meth:`values` says which, the rest is here.
+
+    Args:
+        setting: what there is to work with.
+
+    Example:
+        >>> class Squared(LossMethod):
+        ...     def values(self, logits, y, ids):
+        ...         return (logits.softmax(1) - nn.functional.one_hot(y, 3)).square().sum(1)
+        >>> model = nn.Linear(4, 3)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> method = Squared(Setting(model, optimizer, torch.tensor([5, 5, 5]), None, 100, 15, torch.Generator()))
+        >>> report = method.step(torch.randn(2, 4), torch.tensor([0, 2]), torch.tensor([7, 3]))
+        >>> report.margins.shape, method.steps
+        (torch.Size([2]), 1)
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.steps = 0
+
+    @abstractmethod
+    def values(self, logits: Tensor, y: Tensor, ids: Tensor) -> Tensor:
+        """The loss of every sample.
+
+        Args:
+            logits: ``(N, c)``, with gradient.
+            y: given labels, class indices ``(N,)`` or probabilities ``(N, c)``.
+            ids: the samples' positions in the training set, ``(N,)``.
+
+        Returns:
+            ``(N,)``; its mean is what the classifier is moved by.
+        """
+
+    def observe(self, logits: Tensor, y: Tensor, ids: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """What to report about a batch, and what to remember of it: once after each step, without gradient.
+
+        Args:
+            logits: those that the step was made of, ``(N, c)``.
+            y: given labels.
+            ids: the samples' positions in the training set, ``(N,)``.
+
+        Returns:
+            One ``(N,)`` tensor for every one of ``fields``, by name, and the margins ``(N,)``.
+        """
+        return {}, margin(logits, y)
+
+    @final
+    def step(self, x: Inputs, y: Tensor, ids: Tensor) -> StepReport:
+        """Train on one batch, by the mean of :meth:`values`."""
+        loss, logits = descend(
+            self.setting.model, self.setting.optimizer, x, y, lambda logits: self.values(logits, y, ids)
+        )
+        with torch.no_grad():
+            fields, margins = self.observe(logits, y, ids)
+        self.steps += 1
+        return StepReport(loss, None, fields, margins)
+
+    def state_dict(self) -> dict[str, Any]:
+        """How many steps have been done."""
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where :meth:`state_dict` was taken."""
+        self.steps = state["steps"]
+
+
+def descend(
+    model: nn.Module, optimizer: Optimizer, x: Inputs, y: Tensor, values: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """One step of the classifier down a loss: forward, backward, the optimiser's step.
+
+    A batch that is refused leaves weights, optimiser and buffers (BatchNorm's statistics) as they were.
+
+    Args:
+        model: any classifier that gives logits ``(N, c)``.
+        optimizer: the model's.
+        x: inputs: a tensor, a tuple of positional arguments or a mapping of named ones.
+        y: labels, class indices ``(N,)`` or probabilities ``(N, c)``.
+        values: the loss, from logits ``(N, c)`` to ``(N,)``, or to their mean.
+
+    Returns:
+        The mean loss and the logits, without gradient.
+
+    Raises:
+        NonFiniteError: the loss or its gradient is not finite.
+
+    Example:
+        >>> from narl import losses
+        >>> model = nn.Linear(4, 3)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> y = torch.tensor([0, 2])
+        >>> loss, logits = descend(model, optimizer, torch.randn(2, 4), y, lambda logits: losses.mae(logits, y))
+        >>> logits.shape
+        torch.Size([2, 3])
+    """
+    check_training_allowed()
+    if not isinstance(y, Tensor) or not y.dim() or not len(y):
+        got = f"a {type(y).__name__}" if not isinstance(y, Tensor) else "empty" if y.dim() else "a single number"
+        raise LabelError(f"the batch's labels are {got}: pass one or more as a tensor, torch.as_tensor(y)")
+    buffers = snapshot(model)
+    try:
+        with torch.enable_grad():
+            logits = call(model, x, len(y))
+            check_targets(y, num_classes=logits.shape[1], num_samples=len(logits))
+            loss = _mean(values(logits), len(y))
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+        _check_finite(loss.detach(), optimizer)
+    except NarlError:
+        restore(model, buffers)
+        raise
+    optimizer.step()
+    return loss.detach(), logits.detach()
+
+
+def _mean(values: Tensor, num_samples: int) -> Tensor:
+    if values.dim() and values.shape != (num_samples,):
+        raise OptionError(
+            f"the method's loss has shape {tuple(values.shape)} for {num_samples} samples: it must give one value a "
+            f"sample, shape ({num_samples},), or their mean"
+        )
+    if not values.requires_grad:
+        raise OptionError("the method's loss does not depend on the logits: compute it from them, without detach()")
+    return values.mean()
+
+
+def _check_finite(loss: Tensor, optimizer: Optimizer) -> None:
+    moving = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    if bool(torch.isfinite(loss + get_total_norm(moving))):  # one look, for which the host waits for the device once
+        return
+    optimizer.zero_grad(set_to_none=True)
+    if not bool(torch.isfinite(loss)):
+        raise NonFiniteError(
+            f"the training loss is {float(loss)}: training diverged; lower the learning rate or check the inputs"
+        )
+    raise NonFiniteError(
+        "the gradient of the training loss is not finite, though the loss is: look for a square root or a "
+        "division at zero in the model, or lower the learning rate"
+    )

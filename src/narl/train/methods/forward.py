@@ -1,0 +1,275 @@
+"""Forward correction: what the classifier believes about the true class, seen through the noise."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, TypeAlias, final
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from narl.bilevel.calls import call
+from narl.bilevel.hypergradient import checked_clean_batch
+from narl.checks import at_least_float32, check_logits, check_targets
+from narl.errors import NoiseError, SampleIdsError
+from narl.noise.matrices import checked_matrix
+from narl.train.methods.base import LossMethod, Setting
+from narl.train.methods.fixed import cross_entropy
+from narl.train.methods.spec import MethodSpec, Option
+
+Matrix: TypeAlias = ArrayLike | Tensor | os.PathLike[str]
+
+_CLEAN_DRAWS = 50  # batches; a clean set that is drawn from at random is seen nearly whole
+_SMALLEST = 1e-8  # of an estimated matrix: a label that was thought impossible must not have an infinite loss
+
+
+def forward_loss(logits: Tensor, targets: Tensor, log_matrix: Tensor) -> Tensor:
+    r"""Cross entropy of the noisy label, whose probabilities are the prediction's after the noise.
+
+    .. math:: \ell(z, \tilde y) = -\log \sum_i p_i\, T_{i \tilde y}, \qquad p = \operatorname{softmax}(z)
+
+    Args:
+        logits: ``(N, c)``.
+        targets: given labels, class indices ``(N,)`` or probabilities ``(N, c)`` (then the expected loss of a label
+            drawn from them; this takes ``(N, c, c)`` numbers).
+        log_matrix: logarithms of the transition matrix, ``(c, c)``, rows true, columns given; −∞ is allowed.
+
+    Returns:
+        One value a sample, ``(N,)``, at least float32.
+
+    Example:
+        >>> noise = torch.tensor([[0.5, 0.5], [0.0, 1.0]])
+        >>> forward_loss(torch.tensor([[50.0, 0.0]]), torch.tensor([1]), noise.log())
+        tensor([0.6931])
+
+    Reference: Patrini, Rozza, Menon, Nock, Qu. Making deep neural networks robust to label noise: a loss correction
+    approach. CVPR 2017.
+    """
+    check_logits(logits)
+    check_targets(targets, num_classes=logits.shape[1], num_samples=logits.shape[0])
+    log_p = at_least_float32(logits).log_softmax(dim=1)
+    log_matrix = log_matrix.to(log_p)
+    if targets.dim() == 1:
+        return -torch.logsumexp(log_p + log_matrix.t()[targets.long()], dim=1)
+    return -(targets.to(log_p) * torch.logsumexp(log_p.unsqueeze(2) + log_matrix, dim=1)).sum(dim=1)
+
+
+def anchor_matrix(predictions: Tensor) -> Tensor:
+    r"""The transition matrix, from predictions of the noisy label alone.
+
+    A sample that surely belongs to class k has the noisy label j with probability :math:`T_{kj}`: its prediction is the
+    matrix's row. As such an anchor serves the sample at the 97th percentile of class k's probability; the few above it
+    may be outliers. In a class that holds less than a tenth of the samples, three tenths of its expected members are
+    passed over instead.
+
+    Args:
+        predictions: probabilities of the noisy labels, ``(N, c)``.
+
+    Returns:
+        ``(c, c)``, float64, each row with the sum 1.
+
+    Example:
+        >>> anchor_matrix(torch.tensor([[0.8, 0.2], [0.8, 0.2], [0.1, 0.9], [0.1, 0.9]])).float()
+        tensor([[0.8000, 0.2000],
+                [0.1000, 0.9000]])
+
+    Reference: Patrini et al., CVPR 2017 (whose percentile is the same for all classes).
+    """
+    p = predictions.double()
+    passed_over = torch.minimum(torch.full_like(p[0], 0.03 * (len(p) - 1)), 0.3 * p.sum(dim=0)).long()
+    order = p.argsort(dim=0, descending=True, stable=True)
+    anchors = order.gather(0, passed_over.unsqueeze(0)).squeeze(0)
+    return _normalised(p[anchors])
+
+
+def clean_matrix(predictions: Tensor, labels: Tensor) -> Tensor:
+    r"""The transition matrix, from predictions of the noisy label on samples whose true class is known.
+
+    .. math:: T_{kj} = \frac{1}{|\{i : y_i = k\}|} \sum_{i : y_i = k} p(\tilde y = j \mid x_i)
+
+    Args:
+        predictions: probabilities of the noisy labels, ``(N, c)``.
+        labels: true class indices ``(N,)`` or probabilities ``(N, c)``.
+
+    Returns:
+        ``(c, c)``, float64, each row with the sum 1; a class without samples is taken for free of noise.
+
+    Example:
+        >>> clean_matrix(torch.tensor([[0.7, 0.3], [0.9, 0.1]]), torch.tensor([0, 0])).float()
+        tensor([[8.0000e-01, 2.0000e-01],
+                [1.0000e-08, 1.0000e+00]])
+
+    Reference: Hendrycks, Mazeika, Wilson, Gimpel. Using trusted data to train deep networks on labels corrupted by
+    severe noise. NeurIPS 2018.
+    """
+    p = predictions.double()
+    members = labels.to(p) if labels.dim() == 2 else F.one_hot(labels.long(), p.shape[1]).to(p)
+    sizes = members.sum(dim=0).unsqueeze(1)
+    means = members.t() @ p / sizes.clamp(min=1e-12)
+    return _normalised(torch.where(sizes > 0, means, torch.eye(p.shape[1]).to(p)))
+
+
+def _normalised(matrix: Tensor) -> Tensor:
+    raised = matrix.clamp(min=_SMALLEST)
+    return raised / raised.sum(dim=1, keepdim=True)
+
+
+def read_matrix(given: Matrix) -> Tensor:
+    """A transition matrix from numbers or from a file.
+
+    Args:
+        given: a table of numbers, rows true, columns given label; or a ``.npy`` file, or a text file with commas.
+
+    Returns:
+        ``(c, c)``, float64.
+
+    Raises:
+        NoiseError: no file that can be read, or no transition matrix.
+
+    Example:
+        >>> read_matrix([[0.9, 0.1], [0.2, 0.8]])
+        tensor([[0.9000, 0.1000],
+                [0.2000, 0.8000]], dtype=torch.float64)
+    """
+    if not isinstance(given, (str, os.PathLike)):
+        return torch.from_numpy(checked_matrix(given).copy())
+    path = Path(given)
+    try:
+        is_array = path.suffix == ".npy"
+        table = np.load(path, allow_pickle=False) if is_array else np.loadtxt(path, delimiter=",", ndmin=2)
+    except (OSError, ValueError, EOFError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise NoiseError(
+            f"no transition matrix can be read from {path} ({reason}): give a .npy file, or a text file with one row "
+            "a true class and commas between the numbers"
+        ) from error
+    return torch.from_numpy(checked_matrix(table).copy())
+
+
+@final
+class Forward(LossMethod):
+    """Forward correction of cross entropy, with a transition matrix that is given or estimated.
+
+    To estimate it, the first third of the training uses plain cross entropy, which learns the noisy labels'
+    probabilities; then the matrix is read off the predictions, once: on the clean set if there is one, at anchor points
+    of the training set if not.
+
+    Args:
+        setting: what there is to work with.
+        matrix: the transition matrix ``(c, c)``, rows true, columns given label, or a file with it; None: estimate it.
+
+    ``matrix`` is the matrix in use, None before it has been estimated.
+
+    Example:
+        >>> model = torch.nn.Linear(4, 2)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> setting = Setting(model, optimizer, torch.tensor([5, 5]), None, total_steps=30, num_samples=10,
+        ...                   generator=torch.Generator())
+        >>> method = Forward(setting)
+        >>> ids = torch.arange(10)
+        >>> reports = [method.step(torch.randn(10, 4), ids % 2, ids) for _ in range(10)]
+        >>> method.matrix.shape
+        torch.Size([2, 2])
+    """
+
+    def __init__(self, setting: Setting, matrix: Matrix | None = None) -> None:
+        super().__init__(setting)
+        self.matrix: Tensor | None = None
+        self._log_matrix: Tensor | None = None
+        self._predictions: Tensor | None = None
+        if matrix is not None:
+            self._use(self._checked(read_matrix(matrix)))
+        elif setting.clean is None:
+            # Half precision: an anchor's probability needs three digits, and there are N · c of them.
+            table = torch.full((setting.num_samples, setting.num_classes), torch.nan, dtype=torch.float16)
+            self._predictions = table.to(setting.device)
+        self._estimate_at = max(1, round(setting.total_steps / 3))
+
+    def values(self, logits: Tensor, y: Tensor, ids: Tensor) -> Tensor:
+        """Cross entropy, corrected once there is a matrix, ``(N,)``."""
+        if self._log_matrix is None:
+            return cross_entropy(logits, y)
+        return forward_loss(logits, y, self._log_matrix)
+
+    def observe(self, logits: Tensor, y: Tensor, ids: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """The margins; predictions are kept until the matrix is estimated from them."""
+        if self._predictions is not None:
+            try:
+                self._predictions[ids.long()] = at_least_float32(logits).softmax(dim=1).half()
+            except IndexError:
+                raise SampleIdsError(
+                    f"sample ids run up to {int(ids.max())} but the training set has {len(self._predictions)} samples: "
+                    "use each sample's position in the data set"
+                ) from None
+        if self._log_matrix is None and self.steps + 1 >= self._estimate_at:
+            self._use(self._estimate())
+        return super().observe(logits, y, ids)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Steps, the matrix, and the predictions it will be estimated from."""
+        return {**super().state_dict(), "matrix": self.matrix, "predictions": self._predictions}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where :meth:`state_dict` was taken."""
+        super().load_state_dict(state)
+        predictions = state["predictions"]
+        self._predictions = None if predictions is None else predictions.clone().to(self.setting.device)
+        if state["matrix"] is not None:
+            self._use(state["matrix"].clone())
+
+    def _use(self, matrix: Tensor) -> None:
+        self.matrix = matrix.to("cpu", torch.float64)
+        self._log_matrix = self.matrix.log().float().to(self.setting.device)
+        self._predictions = None
+
+    def _checked(self, matrix: Tensor) -> Tensor:
+        c = self.setting.num_classes
+        if len(matrix) != c:
+            raise NoiseError(
+                f"matrix has {len(matrix)} rows but there are {c} classes: give one row and column a class"
+            )
+        impossible = (matrix.sum(dim=0) == 0) & (self.setting.class_counts.cpu() > 0)
+        if bool(impossible.any()):
+            label = int(impossible.nonzero()[0])
+            raise NoiseError(
+                f"by the matrix no class gets the label {label}, but {int(self.setting.class_counts[label])} samples "
+                f"have it: column {label} needs an entry above 0"
+            )
+        return matrix
+
+    def _estimate(self) -> Tensor:
+        if self._predictions is None:
+            return clean_matrix(*self._clean_predictions())
+        seen = self._predictions[~self._predictions[:, 0].isnan()]
+        return anchor_matrix(seen)
+
+    def _clean_predictions(self) -> tuple[Tensor, Tensor]:
+        """What the classifier, as it is when tested, makes of the clean set."""
+        assert self.setting.clean is not None
+        model = self.setting.model
+        modes = {module: module.training for module in model.modules()}
+        model.eval()  # BatchNorm's statistics stay as they are
+        try:
+            batches = [checked_clean_batch(self.setting.clean()) for _ in range(_CLEAN_DRAWS)]
+            rows = [(at_least_float32(call(model, x, len(y))).softmax(dim=1), y) for x, y in batches]
+        finally:
+            for module, mode in modes.items():
+                module.training = mode
+        return torch.cat([p for p, _ in rows]), torch.cat([y for _, y in rows])
+
+
+SPEC = MethodSpec(
+    name="Forward",
+    make=Forward,
+    description="cross entropy of the given labels, with the prediction passed through the noise's transition matrix",
+    uses_clean=True,
+    options={
+        "matrix": Option(
+            None, "transition matrix, rows true, columns given label: numbers or a file; none: estimated in training"
+        )
+    },
+)

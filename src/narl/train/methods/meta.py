@@ -1,0 +1,175 @@
+"""What the methods share that learn their loss on the clean set: when and how fast, and what a checkpoint holds."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from typing import Any, Protocol, final
+
+from torch import Tensor
+from torch.optim import Adam
+
+from narl.bilevel import MetaStep, StepReport
+from narl.bilevel.calls import Inputs
+from narl.bilevel.tangents import KINDS
+from narl.errors import OptionError
+from narl.train.methods.base import Method, Setting, descend
+from narl.train.methods.spec import Option
+
+
+def auto_every(total_steps: int) -> int:
+    """Steps from one meta step to the next: 10, as in the paper's runs of 50,000 steps, and fewer in shorter runs.
+
+    Example:
+        >>> [auto_every(steps) for steps in (500, 10_000, 60_000)]
+        [1, 2, 10]
+    """
+    return min(max(round(total_steps / 5000), 1), 10)
+
+
+def auto_learning_rate(meta_steps: int) -> float:
+    """The adjuster's learning rate: 1e-3, as in the paper's runs, and up to ten times that in shorter ones.
+
+    Example:
+        >>> [auto_learning_rate(steps) for steps in (100, 1000, 50_000)]
+        [0.01, 0.005, 0.001]
+    """
+    return min(max(5 / meta_steps, 1e-3), 1e-2)
+
+
+class LearnedLoss(Protocol):
+    """A learnable loss that also says what it made of a batch: a :class:`narl.Adjuster`, for one."""
+
+    def loss(self, logits: Tensor, targets: Tensor, ids: Tensor | None = None) -> Tensor:
+        """One value a sample, ``(N,)``."""
+        ...
+
+    def observe(self, logits: Tensor, targets: Tensor, ids: Tensor | None = None) -> tuple[dict[str, Tensor], Tensor]:
+        """Values by name and margins, each ``(N,)``; once a step."""
+        ...
+
+    def parameters(self) -> Any:
+        """What is learned."""
+        ...
+
+    def state_dict(self) -> Any:
+        """For a checkpoint."""
+        ...
+
+    def load_state_dict(self, state_dict: Any) -> Any:
+        """From a checkpoint."""
+        ...
+
+
+def options(learned: str) -> dict[str, Option]:
+    """The options of :class:`MetaMethod`, described for what is learned, such as ``"the adjuster"``."""
+    return {
+        "every": Option(None, "steps from one meta step to the next; none: 1 to 10 by the run's length", int, low=1),
+        "adjuster_lr": Option(
+            None, f"learning rate of {learned}; none: 0.01 to 0.001 by the number of meta steps", float, low=0
+        ),
+        "adjuster_weight_decay": Option(1e-4, f"weight decay of {learned}", low=0),
+        "warmup": Option(0.0, f"share of the steps before {learned} is first moved", low=0, high=1),
+        "follow_schedule": Option(False, f"let the learning rate of {learned} fall with the classifier's"),
+        "virtual": Option(
+            "optimizer", "look ahead by the optimiser's own step, or by a plain one", choices=("optimizer", "sgd")
+        ),
+        "tangent": Option("auto", "how the look-ahead is differentiated; see narl.hypergradient", choices=KINDS),
+    }
+
+
+class MetaMethod(Method):
+    """A method that learns its loss so that the classifier's next step lowers the cross entropy of the clean set.
+
+    Args:
+        setting: what there is to work with.
+        learned: the loss that is learned, on the model's device.
+        every: steps from one meta step to the next; None: :func:`auto_every`.
+        adjuster_lr: learning rate of what is learned; None: :func:`auto_learning_rate`.
+        adjuster_weight_decay: its weight decay.
+        warmup: share of the steps before the first meta step.
+        follow_schedule: scale its learning rate by the ratio of the classifier's to the largest that it has had.
+        virtual: see :class:`narl.MetaStep`.
+        tangent: see :func:`narl.hypergradient`.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        learned: LearnedLoss,
+        *,
+        every: int | None = None,
+        adjuster_lr: float | None = None,
+        adjuster_weight_decay: float = 1e-4,
+        warmup: float = 0.0,
+        follow_schedule: bool = False,
+        virtual: str = "optimizer",
+        tangent: str = "auto",
+    ) -> None:
+        if not 0 <= warmup <= 1:
+            raise OptionError(f"warmup = {warmup} is outside [0, 1]: give a share of the steps")
+        every = auto_every(setting.total_steps) if every is None else every
+        self.setting, self.steps = setting, 0
+        self.warmup_steps = round(warmup * setting.total_steps)
+        meta_steps = max(1, math.ceil((setting.total_steps - self.warmup_steps) / max(every, 1)))
+        self.adjuster_lr = auto_learning_rate(meta_steps) if adjuster_lr is None else adjuster_lr
+        self._learned, self._follow = learned, follow_schedule
+        self._largest_lr = 0.0
+        self._meta = MetaStep(
+            setting.model,
+            setting.optimizer,
+            learned,
+            every=every,
+            virtual=virtual,
+            tangent=tangent,
+            adjuster_optimizer=Adam(learned.parameters(), lr=self.adjuster_lr, weight_decay=adjuster_weight_decay),
+        )
+
+    @property
+    def every(self) -> int:
+        """Steps from one meta step to the next."""
+        return self._meta.every
+
+    @final
+    def step(self, x: Inputs, y: Tensor, ids: Tensor) -> StepReport:
+        """Train on one batch."""
+        if self._follow:
+            self._follow_schedule()
+        in_warmup = self.steps < self.warmup_steps
+        report = self._plain_step(x, y, ids) if in_warmup else self._meta.step(x, y, self.setting.clean, ids)
+        self.steps += 1
+        self.after_step()
+        return report
+
+    @abstractmethod
+    def after_step(self) -> None:
+        """Called when a step is done and counted."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Steps, what has been learned and how its optimiser stands."""
+        return {
+            "steps": self.steps,
+            "largest_lr": self._largest_lr,
+            "learned": dict(self._learned.state_dict()),
+            "meta": self._meta.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where :meth:`state_dict` was taken."""
+        self.steps, self._largest_lr = state["steps"], state["largest_lr"]
+        self._learned.load_state_dict(state["learned"])
+        self._meta.load_state_dict(state["meta"])
+
+    def _plain_step(self, x: Inputs, y: Tensor, ids: Tensor) -> StepReport:
+        loss, logits = descend(
+            self.setting.model, self.setting.optimizer, x, y, lambda logits: self._learned.loss(logits, y, ids)
+        )
+        self._meta.adjuster_optimizer.zero_grad(set_to_none=True)  # the backward pass came by
+        fields, margins = self._learned.observe(logits, y, ids)
+        return StepReport(loss, None, fields, margins)
+
+    def _follow_schedule(self) -> None:
+        now = max(float(group["lr"]) for group in self.setting.optimizer.param_groups)
+        self._largest_lr = max(self._largest_lr, now)
+        for group in self._meta.adjuster_optimizer.param_groups:
+            group["lr"] = self.adjuster_lr * (now / self._largest_lr if self._largest_lr else 1.0)

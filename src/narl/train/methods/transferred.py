@@ -1,0 +1,103 @@
+"""T-*: a robust loss with an adjuster that was learned elsewhere; no clean set."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, TypeAlias, final
+
+from torch import Tensor
+
+from narl.adjuster import AdjustedLoss, Adjuster
+from narl.errors import OptionError
+from narl.losses import RobustLoss
+from narl.train.methods.base import LossMethod, Setting
+from narl.train.methods.spec import MethodSpec, Option
+
+Given: TypeAlias = Adjuster | str | os.PathLike[str]
+
+
+@final
+class Transferred(LossMethod):
+    """Trains with an adjusted loss whose adjuster stays as it is.
+
+    Args:
+        setting: what there is to work with.
+        loss: name of the loss that the adjusters adjust.
+        adjusters: an adjuster, or its snapshots in order, each of which serves its share of the training; adjusters
+            or their files.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Linear(4, 2)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> setting = Setting(model, optimizer, torch.tensor([5, 5]), None, 100, 10, torch.Generator())
+        >>> method = Transferred(setting, "gce", Adjuster("gce", [100, 100, 100]))
+        >>> report = method.step(torch.randn(3, 4), torch.tensor([0, 1, 1]), torch.arange(3))
+        >>> report.hyperparameters["q"]
+        tensor([0.3000, 0.3000, 0.3000])
+    """
+
+    def __init__(self, setting: Setting, loss: str, adjusters: Given | Sequence[Given] | None) -> None:
+        super().__init__(setting)
+        listed: Any = adjusters if isinstance(adjusters, (list, tuple)) else [adjusters]
+        if adjusters is None or not listed:
+            raise OptionError(
+                f"an adjuster of {loss!r} is needed and none is given: pass adjusters=, those that an adjusted "
+                "training has learned, or their files"
+            )
+        learned = [Adjuster.load(given) if isinstance(given, (str, os.PathLike)) else given for given in listed]
+        self.criterion = AdjustedLoss(learned, setting.class_counts, reduction="none").to(setting.device)
+        first = self.criterion.at(0.0)
+        if first.robust_loss.name != loss.lower():
+            raise OptionError(
+                f"the adjuster adjusts {first.robust_loss.name!r}, not {loss!r}: choose the method of its loss, "
+                f"T-{first.robust_loss.title}, or another adjuster"
+            )
+        self.fields = tuple(first.spans)
+
+    @property
+    def current(self) -> Adjuster:
+        """The snapshot that serves now."""
+        return self.criterion.at(min(self.steps / self.setting.total_steps, 1.0))
+
+    def values(self, logits: Tensor, y: Tensor, ids: Tensor) -> Tensor:
+        """The loss of every sample with its own hyperparameters, ``(N,)``."""
+        return self.current.loss(logits, y, ids)
+
+    def observe(self, logits: Tensor, y: Tensor, ids: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """Every sample's hyperparameters and margin; running margins are remembered."""
+        return self.current.observe(logits, y, ids)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Steps and adjusters, with the samples' running margins."""
+        return {**super().state_dict(), "criterion": dict(self.criterion.state_dict())}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where :meth:`state_dict` was taken."""
+        super().load_state_dict(state)
+        self.criterion.load_state_dict(state["criterion"])
+
+
+def spec(loss: RobustLoss, title: str | None = None) -> MethodSpec:
+    """The transferred form of a loss.
+
+    Args:
+        loss: a registered loss with hyperparameters.
+        title: what follows ``T-`` in the method's name, instead of the loss's title.
+
+    Returns:
+        Its specification.
+    """
+
+    def make(setting: Setting, adjusters: Given | Sequence[Given] | None) -> Transferred:
+        return Transferred(setting, loss.name, adjusters)
+
+    return MethodSpec(
+        name=f"T-{title or loss.title}",
+        make=make,
+        description=f"{loss.title} loss, hyperparameters for every sample by an adjuster learned elsewhere",
+        needs_adjuster=True,
+        loss=loss.name,
+        options={"adjusters": Option(None, "the adjuster, or its snapshots in order: adjusters or their files")},
+    )

@@ -1,0 +1,177 @@
+"""A run before it begins: everything read, checked and decided, nothing written."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from narl.data import augmentation, encoding
+from narl.errors import OptionError
+from narl.train import architectures, defaults, methods
+from narl.train.defaults import Recipe
+from narl.train.environment import threads
+from narl.train.loop import steps_per_epoch
+from narl.train.prepare import Sets, prepare
+from narl.train.schedule import Schedule
+from narl.train.settings import Settings
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A run that could begin: everything read, checked and decided, nothing written yet.
+
+    Args:
+        settings: what was asked for.
+        recipe: what was decided.
+        sets: training, clean, held-out and test samples.
+        encoder: from samples to tensors.
+        parameters: how many numbers the model has.
+    """
+
+    settings: Settings
+    recipe: Recipe
+    sets: Sets
+    encoder: encoding.Encoder
+    parameters: int
+
+    @property
+    def steps(self) -> int:
+        """Steps an epoch."""
+        return steps_per_epoch(len(self.sets.train), self.recipe.batch_size)
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of the whole run."""
+        return self.steps * self.recipe.epochs
+
+    def model(self) -> nn.Module:
+        """A new model, the same each time."""
+        model = architectures.build(
+            self.settings.model,
+            kind=self.sets.train.kind,
+            shape=self.encoder.shape,
+            num_classes=len(self.sets.train.classes),
+            generator=torch.Generator().manual_seed(self.settings.seed),
+        )
+        return model.to(self.recipe.device)
+
+    @property
+    def schedule(self) -> Schedule:
+        """Of the learning rate."""
+        return Schedule(self.recipe.schedule, self.total_steps, round(self.settings.warmup * self.steps))
+
+    def describe(self) -> dict[str, Any]:
+        """What the run will do, as plain values: the heart of its ``config.json``."""
+        sets = self.sets
+        sizes = {"train": sets.train, "clean": sets.clean, "heldout": sets.heldout, "test": sets.test}
+        return {
+            "settings": self.settings.to_json(),
+            "recipe": asdict(self.recipe),
+            "kind": sets.train.kind,
+            "classes": list(sets.train.classes),
+            "class_counts": sets.train.class_counts.tolist(),
+            "samples": {name: 0 if samples is None else len(samples) for name, samples in sizes.items()},
+            "columns": replace(self.settings, columns=sets.columns).to_json()["columns"],
+            "shape": dict(self.encoder.shape),
+            "parameters": self.parameters,
+            "steps_per_epoch": self.steps,
+            "fingerprint": sets.fingerprint(),
+            "notes": list(sets.notes),
+        }
+
+
+def plan(settings: Settings, recipe: Recipe | None = None) -> Plan:
+    """Read the data, decide what is open, build the model once: all that can be known before training.
+
+    Args:
+        settings: what is asked for.
+        recipe: what was decided before, for a run that is resumed.
+
+    Returns:
+        What would happen.
+    """
+    method = recipe.method if recipe else defaults.method_of(settings)
+    spec = methods.get(method)
+    _check_method(spec, settings)
+    settings = _absolute(settings)
+    sets = prepare(settings, heldout=recipe.heldout if recipe else defaults.heldout_of(settings))
+    if not spec.uses_clean and sets.clean is not None:
+        sets = replace(sets, clean=None, heldout=sets.clean)  # clean samples still choose the epoch
+    if settings.tune and sets.heldout is None:
+        raise OptionError("--tune needs clean samples to validate on: give them with --clean")
+    if recipe is None:
+        recipe = defaults.decide(
+            settings,
+            kind=sets.train.kind,
+            samples=len(sets.train),
+            device=_device(settings.device),
+            threads=torch.get_num_threads(),
+        )
+    else:
+        _device(recipe.device)
+    augmentation.get(recipe.augment)
+    encoder = architectures.encoder_for(
+        settings.model, sets.train.inputs, image_size=settings.image_size, text_length=settings.text_length
+    )
+    made = Plan(settings, recipe, sets, encoder, 0)
+    made.schedule  # noqa: B018  a warm-up that is too long is known before training
+    model = made.model()
+    with threads(recipe.threads):
+        architectures.check_output(model, _example(made), len(sets.train.classes))
+    return replace(made, parameters=sum(parameter.numel() for parameter in model.parameters()))
+
+
+def _check_method(spec: methods.MethodSpec, settings: Settings) -> None:
+    if spec.needs_clean and settings.clean == "none":
+        raise OptionError(
+            f"{spec.name} learns from samples whose labels are right: give them with --clean (a file, a folder, ids, "
+            "or a number of training samples that you vouch for), or use --method GCE"
+        )
+    if spec.needs_adjuster and not settings.adjusters:
+        raise OptionError(f"{spec.name} uses a learned adjuster: name one, or the run that learned it, with --adjuster")
+    if settings.adjusters and not spec.needs_adjuster:
+        raise OptionError(f"--adjuster is for T-* methods, not for {spec.name}: use --method T-GCE, or leave it out")
+    if settings.tune and not spec.grid():
+        raise OptionError(f"--tune chooses a fixed loss's hyperparameters, {spec.name} has none: leave it out")
+    spec.checked({name: value for name, value in settings.options.items() if name != "adjusters"})
+
+
+def _example(plan: Plan) -> Tensor:
+    two = plan.encoder.encode(plan.sets.train.take([0, 1]).inputs)
+    return plan.encoder.finish(two.to(plan.recipe.device))
+
+
+def _device(name: str) -> str:
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise OptionError(f"device {name!r} cannot be used here ({reason}): use --device cpu or auto") from error
+    return name
+
+
+def _absolute(settings: Settings) -> Settings:
+    """Paths that still hold when the run is resumed from elsewhere."""
+
+    def absolute(path: str) -> str:
+        return str(Path(path).resolve()) if Path(path).exists() else path
+
+    labels = settings.labels
+    if labels is not None:
+        file, colon, key = labels.rpartition(":")
+        labels = f"{absolute(file)}{colon}{key}" if colon and Path(file).exists() else absolute(labels)
+    return replace(
+        settings,
+        data=absolute(settings.data),
+        clean=settings.clean if settings.clean.isdecimal() or settings.clean == "none" else absolute(settings.clean),
+        test=settings.test if settings.test in ("auto", "none") else absolute(settings.test),
+        labels=labels,
+        adjusters=tuple(absolute(path) for path in settings.adjusters),
+    )

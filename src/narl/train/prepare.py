@@ -1,0 +1,193 @@
+"""The sets of a run: what is trained on, learned from, chosen by and tested on, checked to share no sample."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from narl.data import clean as clean_sets
+from narl.data import overlap, read
+from narl.data.id_file import is_id_file, read_id_file
+from narl.data.samples import Samples
+from narl.errors import DataError, OptionError
+from narl.train.settings import Settings
+
+_HELD_OUT_TEST = 0.1
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Sets:
+    """The sets of a run.
+
+    Args:
+        train: what the classifier is trained on, with the given labels.
+        clean: what the loss is learned from; None without one.
+        heldout: clean samples that choose the epoch; None without any.
+        test: what accuracy is measured on; None without one.
+        columns: what a table's columns were taken for.
+        notes: what a person should know about how the sets came to be.
+    """
+
+    train: Samples
+    clean: Samples | None
+    heldout: Samples | None
+    test: Samples | None
+    columns: read.Columns
+    notes: tuple[str, ...] = ()
+
+    @property
+    def mislabelled(self) -> NDArray[np.bool_] | None:
+        """Which training samples have a wrong label, ``(N,)``, where the truth is known."""
+        return None if self.train.true_labels is None else self.train.labels != self.train.true_labels
+
+    def fingerprint(self) -> str:
+        """Changes when a sample, a label or a class is added, removed or changed in any set."""
+        digest = hashlib.blake2b(digest_size=16)
+        for samples in (self.train, self.clean, self.heldout, self.test):
+            if samples is None:
+                digest.update(b"none")
+                continue
+            digest.update("\x1f".join(samples.classes).encode())
+            digest.update("\x1f".join(samples.ids.tolist()).encode())
+            digest.update(np.ascontiguousarray(samples.labels).tobytes())
+        return digest.hexdigest()
+
+
+def prepare(settings: Settings, *, heldout: float) -> Sets:
+    """Read the data and make the sets.
+
+    Args:
+        settings: where they are and how they are split.
+        heldout: share of the clean set that chooses the epoch.
+
+    Returns:
+        Sets that share no sample, unless the settings allow it.
+    """
+    notes: list[str] = []
+    train, columns = read.read_detected(
+        settings.data,
+        layout=settings.layout,
+        columns=settings.columns,
+        labels=settings.labels,
+        skip_unreadable=settings.skip_unreadable,
+    )
+    known = replace(settings, columns=columns)
+    own_test = settings.test == "auto" and read.has_part(settings.data, "test", layout=settings.layout)
+    test = _read(known, settings.data, "test", train.classes) if own_test else None
+    if settings.limit is not None and settings.limit < len(train):
+        train = clean_sets.limit(train, settings.limit, seed=settings.seed)
+    if test is None:
+        train, test = _hold_out_test(known, train, notes)
+    train, clean = _take_clean(known, train, notes)
+    train = _without_overlap(settings.overlap, train, clean, test, notes)
+    if (train.class_counts == 0).any():
+        empty = [name for name, count in zip(train.classes, train.class_counts, strict=True) if not count]
+        raise DataError(
+            f"no training sample is left of class {empty[0]!r}: take fewer out for the clean and the test set, "
+            "or leave the class out"
+        )
+    kept = None
+    if clean is not None and heldout:
+        clean, kept = clean_sets.split(clean, heldout, seed=settings.seed)
+    return Sets(train, clean, kept, test, columns, tuple(notes))
+
+
+def _read(settings: Settings, path: str, part: str, classes: Sequence[str]) -> Samples:
+    """A further set of the training data's kind, with its true labels where they are known."""
+    columns = settings.columns
+    if columns.true_label is not None:
+        columns = replace(columns, label=columns.true_label, true_label=None)  # given labels play no part here
+    samples = read.read(
+        path,
+        part=part,
+        layout=settings.layout if path == settings.data else "auto",
+        columns=columns,
+        classes=classes,
+        skip_unreadable=settings.skip_unreadable,
+    )
+    return _trusted(samples)
+
+
+def _hold_out_test(settings: Settings, train: Samples, notes: list[str]) -> tuple[Samples, Samples | None]:
+    if settings.test == "none":
+        return train, None
+    share = _HELD_OUT_TEST if settings.test == "auto" else _as_share(settings.test)
+    if share is None:
+        return train, _read(settings, settings.test, "test", train.classes)
+    train, test = clean_sets.split(train, share, seed=settings.seed)
+    if test.true_labels is None:
+        notes.append(
+            f"{len(test)} samples ({share:.0%}) are held out as the test set, with their given labels: where those are "
+            "wrong the accuracy is too low. Give checked ones with --test, or --test none."
+        )
+    return train, _trusted(test)
+
+
+def _trusted(samples: Samples) -> Samples:
+    """With the true labels as labels, where they are known."""
+    return samples if samples.true_labels is None else replace(samples, labels=samples.true_labels)
+
+
+def _as_share(text: str) -> float | None:
+    try:
+        share = float(text)
+    except ValueError:
+        return None
+    if not 0 < share < 1:
+        raise OptionError(f"--test {text} is no share: give a number between 0 and 1, a file, a folder, auto or none")
+    return share
+
+
+def _take_clean(settings: Settings, train: Samples, notes: list[str]) -> tuple[Samples, Samples | None]:
+    if settings.clean == "none":
+        return train, None
+    if settings.clean.isdecimal():
+        rest, drawn = clean_sets.draw_clean(train, int(settings.clean), seed=settings.seed)
+        if train.true_labels is None:
+            notes.append(
+                f"the labels of {len(drawn)} training samples are taken as right, as --clean {settings.clean} says; "
+                "they are not trained on"
+            )
+        return rest, drawn
+    path = Path(settings.clean)
+    if is_id_file(path):
+        ids, labels = read_id_file(path)
+        return clean_sets.take_ids(train, ids, labels)
+    samples = _read(settings, settings.clean, "train", train.classes)
+    if samples.kind != train.kind:
+        raise DataError(
+            f"--clean {settings.clean} holds {samples.kind}s, the training data {train.kind}s: give the same"
+        )
+    missing = [name for name, count in zip(train.classes, samples.class_counts, strict=True) if not count]
+    if missing:
+        raise DataError(
+            f"the clean set {settings.clean} has no sample of class {missing[0]!r}"
+            f"{f' and {len(missing) - 1} more' if len(missing) > 1 else ''}: it needs one or more of every class"
+        )
+    return train, samples
+
+
+def _without_overlap(
+    rule: str, train: Samples, clean: Samples | None, test: Samples | None, notes: list[str]
+) -> Samples:
+    if rule not in ("refuse", "drop", "allow"):
+        raise OptionError(f"overlap = {rule!r} is unknown: use 'refuse', 'drop' or 'allow'")
+    others = {name: samples for name, samples in (("clean", clean), ("test", test)) if samples is not None}
+    if rule == "drop":
+        left = overlap.without_shared(train, list(others.values()))
+        if len(left) < len(train):
+            notes.append(f"{len(train) - len(left)} training samples are also clean or test samples and are left out")
+        train = left
+    if rule == "allow":
+        found = overlap.overlaps({"train": train, **others})
+        notes.extend(f"allowed: {entry.describe()}" for entry in found)
+    else:
+        overlap.check_disjoint({"train": train, **others})
+    return train

@@ -1,0 +1,159 @@
+"""Starting a run in a new folder, and going on with one that was stopped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, final
+
+from narl.adjuster import Adjuster
+from narl.errors import RunFolderError
+from narl.train import checkpoint, methods, tuning
+from narl.train.assembly import Counter, assemble
+from narl.train.defaults import Recipe
+from narl.train.environment import environment, threads
+from narl.train.keeper import Keeper, Observer, Unobserved
+from narl.train.loop import Loop
+from narl.train.planning import Plan, plan
+from narl.train.record import SampleRecord
+from narl.train.run_folder import RunFolder
+from narl.train.settings import Settings
+from narl.train.summary import summarise
+
+
+@final
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Args:
+        folder: where it is.
+        finished: False if it was stopped and can be resumed.
+        summary: the results, see ``summary.json``; empty if it is not finished.
+        remarks: what a person should know, such as a checkpoint that could not be used.
+    """
+
+    folder: Path
+    finished: bool
+    summary: dict[str, Any]
+    remarks: tuple[str, ...] = ()
+
+
+def start(
+    plan: Plan,
+    out: Path,
+    *,
+    overwrite: bool = False,
+    observer: Observer | None = None,
+    on_decoded: Counter | None = None,
+    tensorboard: bool = True,
+) -> Outcome:
+    """Begin a run in a new folder and train to the end, or until the observer wants to stop.
+
+    Args:
+        plan: what to do.
+        out: the run's folder; must not exist.
+        overwrite: replace a run that is there.
+        observer: who wants to see it go on.
+        on_decoded: called with the number of images decoded so far, while they are brought into memory.
+        tensorboard: also write what TensorBoard shows, where it is installed.
+
+    Returns:
+        How it ended.
+    """
+    folder = _new_folder(plan, out, overwrite=overwrite)
+    return _train(plan, folder, observer or Unobserved(), on_decoded, tensorboard)
+
+
+def resume(
+    run: Path, *, observer: Observer | None = None, on_decoded: Counter | None = None, tensorboard: bool = True
+) -> Outcome:
+    """Go on with a run that was stopped, from its last checkpoint.
+
+    Args:
+        run: its folder.
+        observer: who wants to see it go on.
+        on_decoded: called with the number of images decoded so far, while they are brought into memory.
+        tensorboard: also write what TensorBoard shows, where it is installed.
+
+    Returns:
+        How it ended; at once if it was finished.
+    """
+    folder = RunFolder.open(run)
+    if (folder.path / "summary.json").exists():
+        return Outcome(folder.path, True, folder.read_json("summary.json"), ("the run was finished already",))
+    made = plan(Settings.from_json(folder.config["settings"]), Recipe(**folder.config["recipe"]))
+    if made.sets.fingerprint() != folder.config["fingerprint"]:
+        raise RunFolderError(
+            f"the data of {run} has changed since the run began, so it cannot go on as it was: put the data back as it "
+            "was, or start a new run with --out"
+        )
+    if not (folder.path / "encoder.json").exists():
+        folder.write_json("encoder.json", made.encoder.state())
+    return _train(made, folder, observer or Unobserved(), on_decoded, tensorboard)
+
+
+def _new_folder(plan: Plan, out: Path, *, overwrite: bool = False) -> RunFolder:
+    where = environment("cpu" if plan.recipe.device == "cpu" else "cuda")
+    folder = RunFolder.create(out, config=plan.describe(), environment=where, overwrite=overwrite)
+    folder.write_json("encoder.json", plan.encoder.state())
+    return folder
+
+
+def _train(plan: Plan, folder: RunFolder, observer: Observer, on_decoded: Counter | None, tensorboard: bool) -> Outcome:
+    with folder.lock(), threads(plan.recipe.threads):
+        if plan.settings.tune:
+            chosen = _tune(plan, folder, observer)
+            if chosen is None:
+                return Outcome(folder.path, False, {})
+            plan = replace(plan, settings=replace(plan.settings, options={**plan.settings.options, **chosen}))
+        loop = assemble(plan, on_decoded)
+        checkpoints = checkpoint.Checkpoints(folder.path / "checkpoints")
+        found = checkpoints.latest()
+        if found.tree is not None:
+            loop.restore(found.tree)
+        folder.rewrite_metrics(loop.history)
+        folder.rewrite_times(loop.epoch)
+        record = SampleRecord.create(
+            folder.path, ("margin", *loop.method.fields), plan.sets.train.ids, plan.recipe.epochs
+        )
+        observer.begin(_title(plan), plan.recipe.epochs, plan.steps, loop.epoch * plan.steps + loop.step_of_epoch)
+
+        def save_model(epoch: int) -> None:
+            checkpoint.save(folder.path / "model.safetensors", {"epoch": epoch, "model": dict(loop.model.state_dict())})
+
+        keeper = Keeper(folder, loop, checkpoints, record, save_model, observer, tensorboard=tensorboard)
+        try:
+            finished = loop.run(keeper)
+            if not finished:
+                return Outcome(folder.path, False, {}, tuple(found.remarks))
+            if loop.selected is None:
+                save_model(loop.epoch)
+            for number, adjuster in enumerate(_snapshots(loop), start=1):
+                adjuster.save(folder.path / f"adjuster-{number}.safetensors")
+            summary = summarise(loop, plan)
+            folder.write_json("summary.json", summary)
+        finally:
+            keeper.close()
+    return Outcome(folder.path, True, summary, tuple(found.remarks))
+
+
+def _tune(plan: Plan, folder: RunFolder, observer: Observer) -> dict[str, float] | None:
+    """The fixed loss's hyperparameters, by validation on the clean samples; the test set stays out of it."""
+
+    def train(candidate: tuning.Candidate, path: Path) -> bool:
+        settings = replace(plan.settings, tune=False, options={**plan.settings.options, **candidate})
+        part = replace(plan, settings=settings, sets=replace(plan.sets, test=None))
+        child = RunFolder.open(path) if (path / "config.json").exists() else _new_folder(part, path)
+        return (child.path / "summary.json").exists() or _train(part, child, observer, None, False).finished
+
+    return tuning.choose(folder, methods.get(str(plan.recipe.method)).grid(), train)
+
+
+def _title(plan: Plan) -> str:
+    options = {n: v for n, v in plan.settings.options.items() if isinstance(v, float)}
+    return f"{plan.recipe.method} {tuning.title(options)}".strip()
+
+
+def _snapshots(loop: Loop) -> tuple[Adjuster, ...]:
+    return tuple(getattr(loop.method, "snapshots", ()))

@@ -1,0 +1,143 @@
+"""What a run was asked to do: kept in its folder, so that it can be resumed, repeated and read."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from narl.data.read import Columns
+from narl.errors import ConfigError, OptionError, nearest
+
+
+@final
+@dataclass(frozen=True)
+class Settings:
+    """Everything that decides a run's result. None means: chosen by the data, see :mod:`narl.train.defaults`.
+
+    Args:
+        data: where the training samples are: a folder, a file, or ``hub:NAME``.
+        layout: how ``data`` is laid out; ``"auto"`` finds out.
+        columns: which columns of a table are what.
+        labels: a file with other given labels, ``FILE`` or ``FILE:KEY``.
+        clean: the clean set: ``"none"``, a number of samples to take out of the training set, a file or folder, or a
+            file of sample ids.
+        heldout: share of the clean set that is not learned from but chooses the best epoch.
+        test: the test set: ``"auto"`` (the data's own, else a tenth of it), ``"none"``, a share, a file or folder.
+        limit: train on so many samples only.
+        overlap: what to do about samples that are in two of the sets: ``"refuse"``, ``"drop"`` or ``"allow"``.
+        skip_unreadable: leave out images that cannot be decoded.
+        method: name of the method, or ``package.module:name``.
+        options: of the method.
+        adjusters: files or a run, for methods that use learned adjusters.
+        tune: choose the loss's hyperparameters by validation on the clean set.
+        model: name of the model, or ``package.module:function``.
+        image_size: side that images are brought to.
+        text_length: tokens a text is cut to.
+        augment: how training images are varied.
+        epochs: passes over the training samples.
+        batch_size: samples a step.
+        clean_batch_size: clean samples a meta step.
+        optimizer: ``"sgd"`` or ``"adamw"``.
+        learning_rate: that the schedule starts from.
+        momentum: of SGD.
+        weight_decay: of either.
+        schedule: ``"step"``, ``"cosine"`` or ``"constant"``.
+        warmup: epochs during which the learning rate rises.
+        patience: stop after so many epochs without a better one on the held-out clean samples.
+        seed: of everything random.
+        device: ``"auto"``, ``"cpu"``, ``"cuda"`` …
+        threads: of torch on the CPU; a resumed run uses as many, since rounding depends on it.
+        workers: threads that decode images.
+        memory_limit: bytes up to which decoded images are held in memory.
+
+    Example:
+        >>> Settings(data="letters.csv").clean
+        'none'
+    """
+
+    data: str
+    layout: str = "auto"
+    columns: Columns = field(default_factory=Columns)
+    labels: str | None = None
+    clean: str = "none"
+    heldout: float | None = None
+    test: str = "auto"
+    limit: int | None = None
+    overlap: str = "refuse"
+    skip_unreadable: bool = False
+    method: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    adjusters: tuple[str, ...] = ()
+    tune: bool = False
+    model: str | None = None
+    image_size: int | None = None
+    text_length: int | None = None
+    augment: str | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+    clean_batch_size: int = 100
+    optimizer: str | None = None
+    learning_rate: float | None = None
+    momentum: float = 0.9
+    weight_decay: float | None = None
+    schedule: str | None = None
+    warmup: float = 0.0
+    patience: int | None = None
+    seed: int = 0
+    device: str = "auto"
+    threads: int | None = None
+    workers: int | None = None
+    memory_limit: int = 2**30
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant, before anything is read."""
+        at_least = {"limit": 2, "epochs": 1, "batch_size": 2, "clean_batch_size": 1, "image_size": 1, "text_length": 1}
+        at_least |= {"patience": 1, "threads": 1, "workers": 1, "memory_limit": 0, "seed": 0}
+        for name, least in at_least.items():
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+                raise OptionError(f"{_flag(name)} = {value!r} makes no sense: give a whole number of at least {least}")
+        for name in ("learning_rate", "weight_decay", "momentum", "warmup"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < float("inf"):
+                raise OptionError(f"{_flag(name)} = {value!r} makes no sense: give a number of at least 0")
+        if self.learning_rate == 0:
+            raise OptionError("--learning-rate = 0 learns nothing: give a number above 0")
+        if self.heldout is not None and not 0 <= self.heldout < 1:
+            raise OptionError(
+                f"--heldout = {self.heldout} is no share of the clean set: give a number from 0 to below 1"
+            )
+        if self.seed >= 2**63:
+            raise OptionError(f"--seed = {self.seed} is too large: use a number below 2**63")
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Settings:
+        """From what :meth:`to_json` gave, perhaps by way of a file.
+
+        Example:
+            >>> settings = Settings(data="x.csv", columns=Columns(label="class"))
+            >>> Settings.from_json(settings.to_json()) == settings
+            True
+        """
+        known = {entry.name for entry in dataclasses.fields(cls)}
+        unknown = sorted(set(values) - known)
+        if unknown:
+            raise ConfigError(f"no setting is called {unknown[0]!r}: {nearest(unknown[0], known)}")
+        given = dict(values)
+        try:
+            columns: dict[str, Any] = dict(given.pop("columns", {}))
+            columns |= {name: tuple(value) for name, value in columns.items() if isinstance(value, list)}
+            given["adjusters"] = tuple(given.get("adjusters", ()))
+            return cls(columns=Columns(**columns), **given)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"these settings are not a run's: {error}") from error
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")

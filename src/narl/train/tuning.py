@@ -1,0 +1,55 @@
+"""Choosing a fixed loss's hyperparameters by validation on the clean set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from narl.train.run_folder import RunFolder
+
+FILE = "tuning.json"
+_LAST = 5
+
+Candidate = Mapping[str, float]
+
+
+def choose(
+    folder: RunFolder, candidates: Sequence[Candidate], train: Callable[[Candidate, Path], bool]
+) -> dict[str, float] | None:
+    """Train each candidate in a folder of its own and keep the one that does best on the held-out clean samples.
+
+    The score is the mean accuracy of the last five epochs on the clean samples; the test set is not looked at.
+    Candidates that were finished before an interruption are not trained again.
+
+    Args:
+        folder: of the run that tunes.
+        candidates: settings of the hyperparameters.
+        train: trains one in a folder, and says whether it got to the end.
+
+    Returns:
+        The best candidate; None if training was stopped before the end.
+    """
+    if (folder.path / FILE).exists():
+        return dict(folder.read_json(FILE)["chosen"])
+    rows: list[dict[str, Any]] = []
+    for candidate in candidates:
+        path = folder.path / "tuning" / title(candidate)
+        if not train(candidate, path):
+            return None
+        history = RunFolder.open(path).metrics()
+        scores = [record["heldout_accuracy"] for record in history[-_LAST:]]
+        rows.append({"options": dict(candidate), "clean_accuracy": sum(scores) / len(scores)})
+    best = max(rows, key=lambda row: row["clean_accuracy"])
+    folder.write_json(FILE, {"chosen": best["options"], "candidates": rows})
+    return dict(best["options"])
+
+
+def title(candidate: Candidate) -> str:
+    """A candidate's name, and that of its folder.
+
+    Example:
+        >>> title({"gamma1": 0.1, "gamma2": 1.0})
+        'gamma1=0.1,gamma2=1'
+    """
+    return ",".join(f"{name}={value:g}" for name, value in candidate.items())

@@ -1,0 +1,255 @@
+"""Runs from beginning to end: what they leave, and that stopping and resuming changes nothing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from narl.errors import NarlError, OptionError, RunFolderError
+from narl.train import Settings, Trained, plan, resume, start
+from narl.train.record import SampleRecord
+from narl.train.run_folder import RunFolder
+
+SAME = ("metrics.jsonl", "summary.json", "model.safetensors", "samples.npy", "samples.json")
+EPOCHS = 4
+
+
+@pytest.fixture(scope="module")
+def rings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of two rings with 30 % wrong labels; the truth is known."""
+    rng = np.random.default_rng(0)
+    points = rng.normal(size=(360, 3)).astype(np.float32)
+    true = (np.linalg.norm(points[:, :2], axis=1) > 1.2).astype(np.int64)
+    given_labels = np.where(rng.random(len(true)) < 0.3, 1 - true, true)
+    path = tmp_path_factory.mktemp("data") / "rings.npz"
+    np.savez(path, x=points, y=given_labels, y_true=true, classes=np.array(["inner <b>", "outer,\n"]))
+    return path
+
+
+def asked(data: Path, **settings: Any) -> Settings:
+    values = {"method": "A-GCE", "clean": "24", "test": "0.2", "epochs": EPOCHS, "batch_size": 50, "seed": 1}
+    return Settings(data=str(data), **{**values, "device": "cpu", "threads": 1, **settings})
+
+
+class StopAt:
+    """Wants to stop after so many steps."""
+
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+
+    def begin(self, title: str, epochs: int, steps: int, done: int) -> None:
+        pass
+
+    def after_step(self, report: object) -> None:
+        self.left -= 1
+
+    def after_epoch(self, record: dict[str, Any]) -> None:
+        pass
+
+    def wants_stop(self) -> bool:
+        return self.left <= 0
+
+
+def files(run: Path) -> dict[str, bytes]:
+    names = [*SAME, *(path.name for path in sorted(run.glob("adjuster-*.safetensors")))]
+    return {name: (run / name).read_bytes() for name in names}
+
+
+@pytest.fixture(scope="module")
+def reference(rings: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("runs") / "reference"
+    assert start(plan(asked(rings)), run, tensorboard=False).finished
+    return run
+
+
+def test_a_run_leaves_what_it_should(reference: Path) -> None:
+    records = [json.loads(line) for line in (reference / "metrics.jsonl").read_text().splitlines()]
+    assert [record["epoch"] for record in records] == list(range(1, EPOCHS + 1))
+    for record in records:
+        assert 0 <= record["test_accuracy"] <= 1
+        assert record["meta_loss"] > 0
+        assert 0 < record["hyperparameters"]["q"] < 1
+        assert 0 <= record["margin_auroc"] <= 1
+    summary = json.loads((reference / "summary.json").read_text())
+    accuracies = [record["test_accuracy"] for record in records]
+    assert summary["last5"]["test_accuracy"] == pytest.approx(np.mean(accuracies))
+    assert summary["best"]["test_accuracy"] == max(accuracies)
+    assert set(summary["test_accuracy_by_class"]) == {"inner <b>", "outer,\n"}
+    config = RunFolder.open(reference).config
+    assert config["classes"] == ["inner <b>", "outer,\n"]
+    assert len(list(reference.glob("adjuster-*.safetensors"))) == 3
+    samples = SampleRecord.open(reference)
+    assert samples.fields == ("margin", "q")
+    assert np.isfinite(samples.read("margin")).all()
+    assert len(samples.ids) == config["samples"]["train"]
+    times = [json.loads(line) for line in (reference / "times.jsonl").read_text().splitlines()]
+    assert [entry["epoch"] for entry in times] == list(range(1, EPOCHS + 1))
+
+
+def test_sets_share_no_sample(rings: Path) -> None:
+    sets = plan(asked(rings)).sets
+    assert sets.clean is not None
+    assert sets.heldout is not None
+    assert sets.test is not None
+    parts = [set(part.ids.tolist()) for part in (sets.train, sets.clean, sets.heldout, sets.test)]
+    assert sum(map(len, parts)) == len(set().union(*parts)) == 360
+    for part in (sets.clean, sets.heldout, sets.test):
+        assert part.true_labels is not None
+        np.testing.assert_array_equal(part.labels, part.true_labels)
+
+
+@pytest.mark.parametrize("method", ["CE", "GCE", "A-GCE", "A-JS", "Forward", "MW-Net"])
+def test_resumed_equals_uninterrupted(method: str, rings: Path, tmp_path: Path) -> None:
+    made = plan(asked(rings, method=method))
+    assert start(made, tmp_path / "whole", tensorboard=False).finished
+    assert not start(made, tmp_path / "parts", observer=StopAt(7), tensorboard=False).finished
+    assert not resume(tmp_path / "parts", observer=StopAt(5), tensorboard=False).finished
+    assert resume(tmp_path / "parts", tensorboard=False).finished
+    assert files(tmp_path / "whole") == files(tmp_path / "parts")
+
+
+@given(stops=st.lists(st.integers(1, 12), min_size=1, max_size=3))
+@settings(max_examples=5, deadline=None)
+def test_resumed_at_any_step(stops: list[int], rings: Path, reference: Path, tmp_path_factory: Any) -> None:
+    run = tmp_path_factory.mktemp("stopped") / "run"
+    outcome = start(plan(asked(rings)), run, observer=StopAt(stops[0]), tensorboard=False)
+    for stop in stops[1:]:
+        outcome = outcome if outcome.finished else resume(run, observer=StopAt(stop), tensorboard=False)
+    if not outcome.finished:
+        resume(run, tensorboard=False)
+    assert files(run) == files(reference)
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(rings: Path, reference: Path, tmp_path: Path) -> None:
+    start(plan(asked(rings)), tmp_path / "run", observer=StopAt(13), tensorboard=False)
+    newest = max((tmp_path / "run" / "checkpoints").iterdir())
+    newest.write_bytes(newest.read_bytes()[:-100])
+    outcome = resume(tmp_path / "run", tensorboard=False)
+    assert any(newest.name in remark for remark in outcome.remarks)
+    assert files(tmp_path / "run") == files(reference)
+
+
+def test_dropout_and_convolutions_resume_too(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "x.npz", x=rng.integers(0, 256, (120, 8, 8, 3), dtype=np.uint8), y=np.arange(120) % 3)
+    made = plan(asked(tmp_path / "x.npz", model="convnet", clean="12", epochs=2, batch_size=20))
+    start(made, tmp_path / "whole", tensorboard=False)
+    start(made, tmp_path / "parts", observer=StopAt(6), tensorboard=False)
+    resume(tmp_path / "parts", tensorboard=False)
+    assert files(tmp_path / "whole") == files(tmp_path / "parts")
+
+
+def test_changed_data_is_noticed(rings: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.npz"
+    arrays = dict(np.load(rings))
+    np.savez(copy, **arrays)
+    start(plan(asked(copy)), tmp_path / "run", observer=StopAt(3), tensorboard=False)
+    arrays["y"][5] = 1 - arrays["y"][5]
+    np.savez(copy, **arrays)
+    with pytest.raises(RunFolderError, match="has changed since the run began"):
+        resume(tmp_path / "run", tensorboard=False)
+
+
+def test_a_finished_run_is_left_alone(reference: Path) -> None:
+    before = files(reference)
+    outcome = resume(reference, tensorboard=False)
+    assert outcome.finished
+    assert "finished already" in outcome.remarks[0]
+    assert files(reference) == before
+
+
+def test_training_leaves_the_random_state_alone(rings: Path, tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    start(plan(asked(rings, epochs=1)), tmp_path / "run", tensorboard=False)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_seeds_differ(rings: Path, reference: Path, tmp_path: Path) -> None:
+    start(plan(asked(rings, seed=2)), tmp_path / "run", tensorboard=False)
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() != (reference / "metrics.jsonl").read_bytes()
+
+
+def test_tuning_chooses_on_clean_samples_and_survives_a_stop(rings: Path, tmp_path: Path) -> None:
+    made = plan(asked(rings, method="GCE", tune=True, epochs=2))
+    start(made, tmp_path / "whole", tensorboard=False)
+    start(made, tmp_path / "parts", observer=StopAt(20), tensorboard=False)
+    resume(tmp_path / "parts", tensorboard=False)
+    assert files(tmp_path / "whole") == files(tmp_path / "parts")
+    found = json.loads((tmp_path / "whole" / "tuning.json").read_text())
+    scores = [row["clean_accuracy"] for row in found["candidates"]]
+    assert found["chosen"] == found["candidates"][int(np.argmax(scores))]["options"]
+    for candidate in (tmp_path / "whole" / "tuning").iterdir():
+        assert "test_accuracy" not in (candidate / "metrics.jsonl").read_text()
+
+
+def test_transfer_uses_the_snapshots(rings: Path, reference: Path, tmp_path: Path) -> None:
+    made = plan(asked(rings, method="T-GCE", clean="none", adjusters=(str(reference),)))
+    outcome = start(made, tmp_path / "run", tensorboard=False)
+    assert outcome.finished
+    assert outcome.summary["method"] == "T-GCE"
+
+
+def test_trained_predicts_what_was_measured(rings: Path, reference: Path) -> None:
+    sets = plan(asked(rings)).sets
+    trained = Trained(reference, "cpu")
+    assert sets.test is not None
+    probabilities = trained.predict(sets.test.inputs)
+    np.testing.assert_allclose(probabilities.sum(1), 1, rtol=1e-5)
+    summary = json.loads((reference / "summary.json").read_text())
+    accuracy = (probabilities.argmax(1) == sets.test.labels).mean()
+    assert accuracy == pytest.approx(summary["selected"]["test_accuracy"])
+
+
+def test_patience_stops_early(rings: Path, tmp_path: Path) -> None:
+    outcome = start(plan(asked(rings, epochs=30, patience=1, learning_rate=1e-6)), tmp_path / "run", tensorboard=False)
+    assert outcome.summary["stopped_early"]
+    assert outcome.summary["epochs"] < 30
+
+
+def test_tensorboard_is_written(rings: Path, tmp_path: Path) -> None:
+    start(plan(asked(rings, epochs=1)), tmp_path / "run")
+    assert list((tmp_path / "run" / "tensorboard").glob("events.out.tfevents.*"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"method": "A-GCE", "clean": "none"}, "give them with --clean"),
+        ({"method": "T-GCE", "clean": "none"}, "--adjuster"),
+        ({"method": "CE", "adjusters": ("x.safetensors",)}, "--adjuster is for T-"),
+        ({"method": "A-GCE", "tune": True}, "--tune"),
+        ({"optimizer": "lion"}, "lion"),
+        ({"augment": "flip"}, "for images"),
+        ({"test": "1.5"}, "no share"),
+        ({"device": "cuda:77"}, "--device cpu"),
+        ({"warmup": 9.0}, "warm-up"),
+        ({"overlap": "maybe"}, "maybe"),
+        ({"model": "resnet32"}, "resnet32"),
+        ({"schedule": "cosin"}, "cosine"),
+        ({"clean": "400"}, "class"),
+        ({"options": {"marginn": "latest"}}, "margin"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_training(changes: dict[str, Any], words: str, rings: Path) -> None:
+    with pytest.raises(NarlError, match=words):
+        plan(asked(rings, **changes))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"epochs": 0}, {"batch_size": 1}, {"learning_rate": 0.0}, {"learning_rate": float("nan")}, {"seed": -1},
+     {"heldout": 1.0}, {"limit": 1}, {"seed": 2**64}],
+)  # fmt: skip
+def test_settings_out_of_range(changes: dict[str, Any]) -> None:
+    with pytest.raises(OptionError):
+        replace(Settings(data="x"), **changes)
