@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -78,10 +80,8 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, A
     (tmp_path / "own_net.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    import own_net  # type: ignore[import-not-found]
-
-    yield own_net.seen
-    monkeypatch.delitem(__import__("sys").modules, "own_net")
+    yield importlib.import_module("own_net").seen
+    del sys.modules["own_net"]
 
 
 # Names and kinds
@@ -136,7 +136,7 @@ def test_unknown_names_kinds_and_pretrained_weights_are_refused() -> None:
         architectures.fitting("sound")
     with pytest.raises(OptionError, match="resnet32 has no pretrained weights: name a model of timm"):
         build("resnet32", "image", pretrained=True)
-    assert build("convnet", "image", pretrained=False)
+    architectures.check_output(build("convnet", "image", pretrained=False), EXAMPLES["image"], 3)
 
 
 # One's own

@@ -101,7 +101,7 @@ def test_texts_and_numbers(tmp_path: Path) -> None:
     assert isinstance(numbers.inputs, Table)
     assert numbers.inputs.number_names == ("x0", "x1", "x2")
     assert numbers.inputs.numbers.dtype == np.float32
-    assert numbers.classes == ("False", "True")
+    assert numbers.classes == ("false", "true")
     assert read(save(tmp_path, x=np.eye(2), y=[[1.0], [2.0]])).classes == ("1", "2")
     assert read(save(tmp_path, x=np.eye(2), y=np.array([b"u", b"v"]))).classes == ("u", "v")
     assert read(save(tmp_path, x=np.eye(2), y=["3", "A"])).classes == ("3", "A"), "words that are known to be words"

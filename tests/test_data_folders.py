@@ -78,6 +78,12 @@ def test_links_in_circles_end(tmp_path: Path) -> None:
     assert read_inputs(tmp_path).ids.tolist()[0] == "a/1.png"
 
 
+def test_deep_folders(tmp_path: Path) -> None:
+    image(tmp_path / "a" / "1.png")
+    image(tmp_path / "b" / Path(*["d"] * 400) / "1.png")
+    assert len(read(tmp_path)) == 2
+
+
 def test_unreadable_images_are_left_out_on_request(tmp_path: Path) -> None:
     for name in ("a/1.png", "a/2.png", "b/3.png"):
         image(tmp_path / name)
@@ -109,7 +115,7 @@ def test_bad_folders(tmp_path: Path) -> None:
     (tmp_path / "dog" / "a.txt").write_text("")
     with pytest.raises(DataError, match=r"class folder .*dog holds no images \(1 other files\)"):
         read(tmp_path)
-    with pytest.raises(DataError, match=r"1.png is one image"):
+    with pytest.raises(DataError, match=r"1.png is no folder"):
         read(tmp_path / "1.png")
     with pytest.raises(DataError, match=r"no file or folder .*cats: did you mean .*cat\?"):
         read(tmp_path / "cats")

@@ -119,6 +119,13 @@ def test_hidden_test_labels_are_an_error(hub: dict[Any, Dataset]) -> None:
         read("hub:s", part="test", classes=("zebra", "ant", "bee"))
 
 
+def test_class_names_without_samples_are_left_out(hub: dict[Any, Dataset]) -> None:
+    hub["s", None, "train"] = Dataset({"text": ["a", "b"], "label": [2, 0]}, {"text": Value(), "label": NAMES})
+    samples = read("hub:s")
+    assert samples.classes == ("zebra", "bee")
+    assert samples.labels.tolist() == [1, 0]
+
+
 def test_numbers(hub: dict[Any, Dataset]) -> None:
     hub["s", None, "train"] = Dataset(
         {"a": [1, 2], "b": [0.5, 1.5], "y": ["u", "v"]}, {"a": Value(), "b": Value(), "y": Value()}

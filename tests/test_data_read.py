@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from narl.data import read as module
-from narl.data.read import Columns, detect_columns, has_part, layouts, read, read_inputs
+from narl.data.read import Columns, detect_columns, has_part, layouts, read, read_detected, read_inputs
 from narl.errors import DataError, OptionError, UnknownNameError
 
 
@@ -55,5 +56,7 @@ def test_a_link_to_itself(tmp_path: Path) -> None:
 
 
 def test_what_is_no_table_has_no_columns(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    assert detect_columns(tmp_path, Columns(label="x")) == Columns(label="x")
+    np.savez(tmp_path / "a.npz", x=np.eye(2), y=np.arange(2))
+    assert detect_columns(tmp_path / "a.npz", Columns(label="y")) == Columns(label="y")
+    assert read_detected(tmp_path / "a.npz", columns=Columns(label="y"))[1] == Columns(label="y")
+    assert read_detected(tmp_path / "a.npz")[1] == Columns()

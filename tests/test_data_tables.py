@@ -186,6 +186,11 @@ def test_what_was_detected_holds_for_further_files(tmp_path: Path) -> None:
         read(write(tmp_path, "a,b,label\n1,red,w\n", "w.csv"), columns=columns, part="test", classes=("u", "v"))
 
 
+def test_a_test_file_may_have_a_class_called_by_a_number(tmp_path: Path) -> None:
+    path = write(tmp_path, "x,label\n1,3\n2,A\n")
+    assert read(path, part="test", classes=("3", "A", "B")).labels.tolist() == [0, 1]
+
+
 def test_labels_are_not_looked_at_for_prediction(tmp_path: Path) -> None:
     found = read_inputs(write(tmp_path, "x,label\n1,\n2,\n"))
     assert isinstance(found.inputs, Table)

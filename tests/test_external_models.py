@@ -206,7 +206,9 @@ def test_hf_text_models_ignore_padding_and_return_logits(transformers: FakeTrans
     first, second = (build("hf:here", "text", encoder.shape, hidden=8) for _ in range(2))
     assert transformers.calls[0] == ("text here", {"use_safetensors": True, "ignore_mismatched_sizes": True})
     assert first.training
-    config = first.get_submodule("model").config
+    inner = first.get_submodule("model")
+    assert isinstance(inner, FakeHfModel)
+    config = inner.config
     assert (config.num_labels, config.pad_token_id, config.hidden) == (3, 0, 8)
     ids = encoder.encode(TEXTS)
     architectures.check_output(first, ids, 3)
@@ -236,7 +238,7 @@ def test_a_tokenizer_without_padding_pads_with_the_end_of_text(monkeypatch: pyte
 
 def test_hf_refusals(transformers: FakeTransformers) -> None:
     shape = {"vocabulary": 30, "length": 5, "pad": 0}
-    with pytest.raises(OptionError, match="hf:here is a model for texts or images, .* of kind table: use tabular"):
+    with pytest.raises(OptionError, match=r"hf:here is a model for texts or images, .* of kind table: use tabular"):
         build("hf:here", "table", {"numbers": 1, "cardinalities": []})
     with pytest.raises(OptionError, match=r"hf:there cannot be loaded \(OSError: there is not a local folder\): check"):
         build("hf:there", "text", shape)

@@ -61,7 +61,7 @@ class Arrays(Layout):
         labels, true_labels = _labels(arrays, path, request, part, len(inputs)) if request.labelled else (None, None)
         prefix = f"{request.part}/" if parts else ""
         ids = np.array([f"{prefix}{row}" for row in range(len(inputs))])
-        return Found(inputs, ids, labels, true_labels, request.columns)
+        return Found(inputs, ids, labels, true_labels)
 
 
 def load(path: Path) -> Mapping[str, Array]:

@@ -113,7 +113,8 @@ def words_of(labels: NDArray[Any], where: str) -> Words:
             raise DataError(f"{where} holds bytes that are not UTF-8: save the labels as numbers or text") from error
     if labels.dtype.kind not in "biufU":
         raise DataError(f"{where} is of type {labels.dtype}: give class indices or names")
-    return np.array([str(label) for label in labels.tolist()], dtype=object)
+    words = [str(label) for label in labels.tolist()]
+    return np.array([word.lower() for word in words] if labels.dtype.kind == "b" else words, dtype=object)
 
 
 def onto(labels: ClassLabels, classes: Sequence[str], where: str) -> Labels:

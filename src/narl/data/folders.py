@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import final
 
@@ -49,7 +48,7 @@ class ClassFolders(Layout):
         if not request.labelled:
             return _unlabelled(path, root)
         if not root.is_dir():
-            raise DataError(f"{root} is one image: to train, give a folder with one folder of images a class")
+            raise DataError(f"{root} is no folder: to train, give a folder with one folder of images a class")
         return _classes(path, root, every=request.classes is None and request.part == "train")
 
 
@@ -58,29 +57,27 @@ def images_under(folder: Path) -> tuple[list[str], int]:
 
     Hidden files are passed over; a folder that links lead to twice is entered once.
     """
+    found: list[str] = []
     others = 0
-    found = []
-    for relative in _walk(folder, "", set()):
-        if is_image(relative):
-            found.append(relative)
-        else:
-            others += 1
+    seen: set[tuple[int, int]] = set()
+    waiting = [(os.fspath(folder), "")]
+    while waiting:
+        here, prefix = waiting.pop()
+        status = os.stat(here)
+        if (status.st_dev, status.st_ino) in seen:
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        with os.scandir(here) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                if _is_folder(entry):
+                    waiting.append((entry.path, f"{prefix}{entry.name}/"))
+                elif is_image(entry.name):
+                    found.append(prefix + entry.name)
+                else:
+                    others += 1
     return sorted(found, key=natural_key), others
-
-
-def _walk(folder: Path, prefix: str, seen: set[tuple[int, int]]) -> Iterator[str]:
-    status = os.stat(folder)
-    if (status.st_dev, status.st_ino) in seen:
-        return
-    seen.add((status.st_dev, status.st_ino))
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.startswith("."):
-                continue
-            if _is_folder(entry):
-                yield from _walk(Path(entry.path), f"{prefix}{entry.name}/", seen)
-            else:
-                yield prefix + entry.name
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

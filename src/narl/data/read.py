@@ -144,7 +144,7 @@ def read_detected(
         samples = _readable(samples, where)
     if request.classes is None and part == "train":
         _check_classes(samples, where)
-    return samples, found.columns
+    return samples, columns if found.columns is None else found.columns
 
 
 def read_inputs(
@@ -187,7 +187,8 @@ def detect_columns(
     _, chosen = _chosen(path, layout)
     if not isinstance(chosen, (TableFile, Hub)):
         return columns
-    return _found(path, layout, Request(columns=columns, check_files=False, optional=not own_labels)).columns
+    found = _found(path, layout, Request(columns=columns, check_files=False, optional=not own_labels))
+    return columns if found.columns is None else found.columns
 
 
 def _found(path: str | PathLike[str], layout: str, request: Request) -> Found:
@@ -203,8 +204,6 @@ def _found(path: str | PathLike[str], layout: str, request: Request) -> Found:
     try:
         found = chosen.read(source, request)
     except OSError as error:
-        if isinstance(error, DataError):
-            raise
         raise DataError(f"{error.filename or source} cannot be read: {error.strerror or error}") from error
     if not len(found.ids):
         raise DataError(f"{source} holds no samples: give at least two")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -52,14 +53,14 @@ class Found:
         ids: ``(N,)``.
         labels: the given labels, None where there are none.
         true_labels: the true ones where they are known, with the same class names.
-        columns: the request's columns, completed by what was detected.
+        columns: the request's columns, completed by what was detected, where there are columns.
     """
 
     inputs: Inputs
     ids: NDArray[np.str_]
     labels: ClassLabels | None = None
     true_labels: ClassLabels | None = None
-    columns: Columns = DETECTED
+    columns: Columns | None = None
 
 
 class Layout(ABC):
@@ -115,7 +116,5 @@ def nearest_file(path: Path) -> str:
 
 def first_missing(root: Path, paths: Iterable[str]) -> str | None:
     """The first path that is no file under the root."""
-    for path in paths:
-        if not (root / path).is_file():
-            return path
-    return None
+    start = os.fspath(root)
+    return next((path for path in paths if not os.path.isfile(os.path.join(start, path))), None)

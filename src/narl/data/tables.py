@@ -82,8 +82,11 @@ def read_table(
     strict = request.part == "train" and request.labelled and request.classes is None
     table, columns = _load(chunks, request, source, folder, strict)
     known = class_names or {}
-    labels = _labels(table, columns.label, known) if columns.label and request.labelled else None
-    true_labels = _labels(table, columns.true_label, known) if columns.true_label and request.labelled else None
+    labels = true_labels = None
+    if columns.label and request.labelled:
+        labels = _labels(table, columns.label, known, request)
+    if columns.true_label and request.labelled:
+        true_labels = _labels(table, columns.true_label, known, request)
     if labels is not None and true_labels is not None:
         labels, true_labels = _together(table, columns, labels, true_labels)
     inputs = _inputs(table, columns, folder, check_files=request.check_files)
@@ -107,11 +110,11 @@ def _load(chunks: Chunks, request: Request, source: str, folder: Path, strict: b
         words |= {name for name in late if name is not None}
 
 
-def _labels(table: RawTable, name: str, known: Mapping[str, tuple[str, ...]]) -> ClassLabels:
+def _labels(table: RawTable, name: str, known: Mapping[str, tuple[str, ...]], request: Request) -> ClassLabels:
     where = f"{table.source}: label column {name!r}"
     words = table.words[name]
     if name not in known:
-        return from_words(words, where)
+        return from_words(words, where, typed=request.classes is not None)
     names = known[name]
     indices = np.fromiter((int(word) if word else -1 for word in words), np.int64, len(words))
     if ((indices < 0) | (indices >= len(names))).any():
@@ -119,7 +122,10 @@ def _labels(table: RawTable, name: str, known: Mapping[str, tuple[str, ...]]) ->
         raise DataError(
             f"{where} has no label in row {row} (counted from 0): leave this part out, or fill the labels in"
         )
-    return ClassLabels(indices, names)
+    used, positions = np.unique(indices, return_inverse=True)
+    if len(used) == len(names) or request.part == "test":
+        return ClassLabels(indices, names)
+    return ClassLabels(positions.astype(np.int64), tuple(names[index] for index in used))  # the others have no sample
 
 
 def _together(
