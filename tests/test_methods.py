@@ -189,7 +189,7 @@ def test_registry_knows_the_published_methods() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "meant"), [("a-gec", "a-gce"), ("MWNet", "mw-net"), ("forwards", "forward"), ("GCEE", "gce")]
+    ("asked", "meant"), [("a-gec", "A-GCE"), ("MWNet", "MW-Net"), ("forwards", "Forward"), ("GCEE", "GCE")]
 )
 def test_an_unknown_name_gets_the_nearest(asked: str, meant: str) -> None:
     with pytest.raises(errors.UnknownNameError, match=f"no method is called '{asked}': did you mean '{meant}'"):

@@ -23,12 +23,29 @@ ROOMS = {
         "StepReport",
         "__version__",
         "bilevel",
+        "data",
         "hypergradient",
         "losses",
         "margin",
         "models",
         "noise",
         "theory",
+        "train",
+    },
+    "narl.data": {"Columns", "ImageFiles", "Images", "Inputs", "Samples", "Table", "Texts", "Unlabelled"},
+    "narl.train": {"Outcome", "Plan", "Settings", "Trained", "plan", "resume", "start"},
+    "narl.train.methods": {
+        "LossMethod",
+        "Method",
+        "MethodSpec",
+        "Option",
+        "Setting",
+        "build",
+        "descend",
+        "get",
+        "names",
+        "register",
+        "unregister",
     },
     "narl.losses": {
         "Hyperparameter",
@@ -84,7 +101,8 @@ ROOMS = {
         "printed_bounds",
     },
 }
-WITHOUT_EXAMPLE = {"NarlError", "NarlWarning", "Objective"}  # base classes and a protocol
+# Base classes, a protocol, and what the example of narl.train.start shows.
+WITHOUT_EXAMPLE = {"Inputs", "NarlError", "NarlWarning", "Objective", "Outcome", "Plan", "Trained", "resume"}
 
 
 @pytest.mark.parametrize("room", ROOMS)

@@ -35,7 +35,15 @@ def rings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def asked(data: Path, **settings: Any) -> Settings:
-    values = {"method": "A-GCE", "clean": "24", "test": "0.2", "epochs": EPOCHS, "batch_size": 50, "seed": 1}
+    values = {
+        "method": "A-GCE",
+        "clean": "24",
+        "heldout": 0.25,
+        "test": "0.2",
+        "epochs": EPOCHS,
+        "batch_size": 50,
+        "seed": 1,
+    }
     return Settings(data=str(data), **{**values, "device": "cpu", "threads": 1, **settings})
 
 

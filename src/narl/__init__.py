@@ -12,7 +12,7 @@ from narl._version import __version__
 from narl.errors import NarlError, NarlWarning
 
 if TYPE_CHECKING:
-    from narl import bilevel, losses, models, noise, theory
+    from narl import bilevel, data, losses, models, noise, theory, train
     from narl.adjuster import AdjustedLoss, Adjuster, Families, margin
     from narl.bilevel import MetaStep, StepReport, hypergradient
 
@@ -25,7 +25,7 @@ _ROOM_OF = {
     "hypergradient": "narl.bilevel",
     "margin": "narl.adjuster",
 }
-_ROOMS = ("bilevel", "losses", "models", "noise", "theory")
+_ROOMS = ("bilevel", "data", "losses", "models", "noise", "theory", "train")
 
 __all__ = [
     "AdjustedLoss",
@@ -37,12 +37,14 @@ __all__ = [
     "StepReport",
     "__version__",
     "bilevel",
+    "data",
     "hypergradient",
     "losses",
     "margin",
     "models",
     "noise",
     "theory",
+    "train",
 ]
 
 

@@ -110,5 +110,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
         "did you mean 'gce'? Known: ce, gce"
     """
     names = sorted(known)
-    close = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
+    spelling = {known_name.lower(): known_name for known_name in names}
+    close = [spelling[found] for found in difflib.get_close_matches(name.lower(), spelling, n=1, cutoff=0.5)]
     return f"did you mean {close[0]!r}? Known: {', '.join(names)}" if close else f"known: {', '.join(names)}"

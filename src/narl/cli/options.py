@@ -117,7 +117,7 @@ BatchSize = Annotated[
 ]
 Optimizer = Annotated[
     str | None,
-    typer.Option(help="sgd or adamw.", rich_help_panel=_TRAINING, show_default="sgd for images, else adamw"),
+    typer.Option(help="sgd or adamw.", rich_help_panel=_TRAINING, show_default="adamw for texts, else sgd"),
 ]
 LearningRate = Annotated[
     float | None,
@@ -126,12 +126,12 @@ LearningRate = Annotated[
         "--lr",
         help="Where the schedule starts.",
         rich_help_panel=_TRAINING,
-        show_default="0.1 for sgd, 0.001 for adamw",
+        show_default="0.1 for images, 0.05 for tables, 0.001 with adamw",
     ),
 ]
 WeightDecay = Annotated[
     float | None,
-    typer.Option(help="Of the classifier.", rich_help_panel=_TRAINING, show_default="5e-4 for sgd, 1e-2 for adamw"),
+    typer.Option(help="Of the classifier.", rich_help_panel=_TRAINING, show_default="5e-4 for sgd, 1e-4 for adamw"),
 ]
 Schedule = Annotated[
     str | None,

@@ -82,7 +82,7 @@ def train(
         typer.Option(
             help="Share of the clean set that is kept apart to choose the best epoch.",
             rich_help_panel=_METHOD,
-            show_default="by the method",
+            show_default="none, or a quarter with --patience",
         ),
     ] = None,
     tune: Annotated[

@@ -51,6 +51,10 @@ class Images(Inputs):
     Args:
         pixels: ``(N, H, W, C)`` with one or three channels, uint8, or float32 with values as the model shall see them
             before standardisation.
+
+    Example:
+        >>> len(Images(np.zeros((2, 8, 8, 1), dtype=np.uint8)).take(np.array([1])))
+        1
     """
 
     kind: ClassVar[str] = "image"
@@ -77,6 +81,10 @@ class ImageFiles(Inputs):
     Args:
         root: the folder that the paths start from.
         paths: relative to the root, one a sample.
+
+    Example:
+        >>> ImageFiles(Path("photos"), np.array(["cat/1.jpg", "dog/2.jpg"])).path(1).as_posix()
+        'photos/dog/2.jpg'
     """
 
     kind: ClassVar[str] = "image"
@@ -114,6 +122,11 @@ class Texts(Inputs):
 
     Args:
         texts: one a sample.
+
+    Example:
+        >>> first, second = Texts(np.array(["Who  is it?", "Who is it?"], dtype=object)).digests()
+        >>> first == second
+        True
     """
 
     kind: ClassVar[str] = "text"
@@ -142,6 +155,10 @@ class Table(Inputs):
         categories: ``(N, k)``, strings; empty for a missing value.
         number_names: names of the d number columns.
         category_names: names of the k category columns.
+
+    Example:
+        >>> Table(np.zeros((3, 1), dtype=np.float32), np.empty((3, 0), dtype=object), ("width",)).kind
+        'table'
     """
 
     kind: ClassVar[str] = "table"
@@ -239,6 +256,10 @@ class Unlabelled:
     Args:
         inputs: what the classifier looks at.
         ids: a name for every sample, ``(N,)``.
+
+    Example:
+        >>> len(Unlabelled(Texts(np.array(["Who is it?"], dtype=object)), np.array(["0"])))
+        1
     """
 
     inputs: Inputs

@@ -93,7 +93,7 @@ def tabular(
     cardinalities: Sequence[int],
     num_classes: int,
     hidden: Sequence[int] = (256, 256),
-    dropout: float = 0.1,
+    dropout: float = 0.0,
     *,
     generator: torch.Generator | None = None,
 ) -> nn.Sequential:

@@ -22,6 +22,8 @@ from narl.train.settings import Settings
 
 Counter = Callable[[int], None]
 
+_WHOLE = 300  # clean samples up to which a meta step looks at all of them
+
 
 def assemble(plan: Plan, on_decoded: Counter | None = None) -> Loop:
     """A loop at its first step.
@@ -41,7 +43,8 @@ def assemble(plan: Plan, on_decoded: Counter | None = None) -> Loop:
     train = _part(sets.train, plan, on_decoded)
     clean = None
     if sets.clean is not None:
-        clean = CleanBatches(_part(sets.clean, plan), settings.clean_batch_size, augment, encoder.finish, draws)
+        size = settings.clean_batch_size or (len(sets.clean) if len(sets.clean) <= _WHOLE else recipe.batch_size)
+        clean = CleanBatches(_part(sets.clean, plan), size, augment, encoder.finish, draws)
     setting = methods.Setting(
         model=model,
         optimizer=optimizer,

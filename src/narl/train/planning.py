@@ -31,6 +31,8 @@ class Plan:
         sets: training, clean, held-out and test samples.
         encoder: from samples to tensors.
         parameters: how many numbers the model has.
+
+    Example: see :func:`plan`.
     """
 
     settings: Settings
@@ -94,6 +96,15 @@ def plan(settings: Settings, recipe: Recipe | None = None) -> Plan:
 
     Returns:
         What would happen.
+
+    Example:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     np.savez(f"{folder}/table.npz", x=np.arange(80.0).reshape(40, 2), y=np.arange(40) % 2)
+        ...     made = plan(Settings(data=f"{folder}/table.npz", clean="8", test="none", device="cpu"))
+        >>> made.recipe.method, len(made.sets.train), made.steps
+        ('A-GCE', 32, 1)
     """
     method = recipe.method if recipe else defaults.method_of(settings)
     spec = methods.get(method)
@@ -163,6 +174,9 @@ def _absolute(settings: Settings) -> Settings:
     def absolute(path: str) -> str:
         return str(Path(path).resolve()) if Path(path).exists() else path
 
+    model = settings.model
+    if model is not None and model.startswith("hf:"):
+        model = "hf:" + absolute(model.removeprefix("hf:"))
     labels = settings.labels
     if labels is not None:
         file, colon, key = labels.rpartition(":")
@@ -174,4 +188,5 @@ def _absolute(settings: Settings) -> Settings:
         test=settings.test if settings.test in ("auto", "none") else absolute(settings.test),
         labels=labels,
         adjusters=tuple(absolute(path) for path in settings.adjusters),
+        model=model,
     )

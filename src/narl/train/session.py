@@ -60,6 +60,19 @@ def start(
 
     Returns:
         How it ended.
+
+    Example:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     np.savez(f"{folder}/table.npz", x=np.arange(80.0).reshape(40, 2), y=np.arange(40) % 2)
+        ...     made = plan(Settings(data=f"{folder}/table.npz", test="0.25", epochs=2, device="cpu"))
+        ...     outcome = start(made, Path(folder, "run"), tensorboard=False)
+        ...     again = resume(Path(folder, "run"))
+        >>> outcome.finished, outcome.summary["method"], outcome.summary["epochs"]
+        (True, 'GCE', 2)
+        >>> again.remarks
+        ('the run was finished already',)
     """
     folder = _new_folder(plan, out, overwrite=overwrite)
     return _train(plan, folder, observer or Unobserved(), on_decoded, tensorboard)

@@ -77,7 +77,7 @@ class Settings:
     augment: str | None = None
     epochs: int | None = None
     batch_size: int | None = None
-    clean_batch_size: int = 100
+    clean_batch_size: int | None = None
     optimizer: str | None = None
     learning_rate: float | None = None
     momentum: float = 0.9

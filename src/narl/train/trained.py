@@ -50,6 +50,7 @@ class Trained:
             shape=self.encoder.shape,
             num_classes=len(self.classes),
             generator=torch.Generator().manual_seed(0),
+            pretrained=False,  # the run's own weights come next
         ).to(self.device)
         try:
             self.model.load_state_dict(state)

@@ -64,16 +64,16 @@ def get(name: str) -> MethodSpec:
         True
         >>> get("A-GEC")
         Traceback (most recent call last):
-        narl.errors.UnknownNameError: no method is called 'A-GEC': did you mean 'a-gce'? Known: a-gce, ...
+        narl.errors.UnknownNameError: no method is called 'A-GEC': did you mean 'A-GCE'? Known: A-GCE, ...
     """
     if not isinstance(name, str):
-        raise UnknownNameError(f"{name!r} is no method's name: give a string, {nearest('', _known())}")
+        raise UnknownNameError(f"{name!r} is no method's name: give a string, {nearest('', names())}")
     if ":" in name:
         return spec_of(load_object(name), name)
     try:
         return _known()[name.strip().lower()]
     except KeyError:
-        raise UnknownNameError(f"no method is called {name!r}: {nearest(name, _known())}") from None
+        raise UnknownNameError(f"no method is called {name!r}: {nearest(name, names())}") from None
 
 
 def register(method: MethodSpec | type[Method] | Callable[..., Method]) -> MethodSpec:

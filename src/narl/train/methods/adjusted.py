@@ -13,6 +13,7 @@ from narl.train.methods.base import Setting
 from narl.train.methods.spec import MethodSpec, Option
 
 _SNAPSHOTS = 3
+_DECAYS = {"running": 1e-5, "latest": 1e-4}
 
 
 @final
@@ -29,6 +30,8 @@ class Adjusted(meta.MetaMethod):
         margin: the adjuster's input: ``"running"``, or the paper's ``"latest"``.
         families: the largest number of task families.
         hidden: units of the adjuster's hidden layer.
+        adjuster_weight_decay: None: 1e-5 for running margins, which do not drift together, and the paper's 1e-4 for the
+            latest ones, which do once wrong labels are memorised.
         options: see :class:`narl.train.methods.meta.MetaMethod`.
 
     Example:
@@ -55,11 +58,13 @@ class Adjusted(meta.MetaMethod):
         margin: str = "running",
         families: int = 3,
         hidden: int = 100,
+        adjuster_weight_decay: float | None = None,
         **options: Any,
     ) -> None:
         adjuster = Adjuster(loss, setting.class_counts, families, hidden, margin, generator=setting.generator)
         self.adjuster = adjuster.to(setting.device)
-        super().__init__(setting, self.adjuster, **options)
+        decay = _DECAYS[margin] if adjuster_weight_decay is None else adjuster_weight_decay
+        super().__init__(setting, self.adjuster, adjuster_weight_decay=decay, **options)
         self.fields = tuple(self.adjuster.spans)
         self._taken: tuple[Adjuster, ...] = ()
 
@@ -122,7 +127,7 @@ def spec(loss: RobustLoss, title: str | None = None) -> MethodSpec:
             "margin": Option(
                 "running", "what the adjuster sees: margins averaged over epochs, or the latest", choices=_MARGINS
             ),
-            **meta.options("the adjuster"),
+            **meta.options("the adjuster", None, "; none: 1e-5 for running margins, 1e-4 for the latest"),
             "families": Option(3, "groups of classes by size, each with its own head", low=1),
             "hidden": Option(100, "hidden units of the adjuster", low=1),
         },
