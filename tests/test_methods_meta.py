@@ -102,7 +102,8 @@ def test_a_run_of_an_adjusted_loss_is_algorithm_1(margin: str) -> None:
     adjuster = narl.Adjuster(
         "sl", setting.class_counts, 2, 7, margin=margin, generator=torch.Generator().manual_seed(5)
     )
-    outer = torch.optim.Adam(adjuster.parameters(), lr=0.02, weight_decay=1e-4)
+    decay = {"latest": 1e-4, "running": 1e-5}[margin]
+    outer = torch.optim.Adam(adjuster.parameters(), lr=0.02, weight_decay=decay)
     meta = narl.MetaStep(reference.model, reference.optimizer, adjuster, every=3, adjuster_optimizer=outer)
     assert method.fields == ("gamma1", "gamma2")
     for x, y, ids in batches(7):
@@ -179,7 +180,9 @@ def test_the_learning_rate_follows_the_schedule_if_asked() -> None:
             for group in setting.optimizer.param_groups:
                 group["lr"] = lr
             method.step(*batch)
-            seen.append(method._meta.adjuster_optimizer.param_groups[0]["lr"])
+            group = method._meta.adjuster_optimizer.param_groups[0]
+            seen.append(group["lr"])
+            assert group["weight_decay"] == pytest.approx(1e-5 / 0.01 * group["lr"])
         assert seen == pytest.approx([0.01, 0.01, 0.001, 0.0] if follow else [0.01] * 4)
 
 
@@ -191,12 +194,14 @@ def test_automatic_numbers_are_within_bounds_and_monotone(steps: int) -> None:
     assert auto_learning_rate(steps) >= auto_learning_rate(2 * steps)
 
 
-@pytest.mark.parametrize(("total", "every", "rate"), [(500, 1, 0.01), (60_000, 10, 0.001), (10_000, 2, 0.001)])
+@pytest.mark.parametrize(
+    ("total", "every", "rate"), [(500, 1, 0.01), (60_000, 10, 0.001), (10_000, 2, 10 ** -(2 + math.log2(5000 / 3000)))]
+)
 def test_automatic_numbers_reach_the_step(total: int, every: int, rate: float) -> None:
     for name in ("A-GCE", "MW-Net"):
         method = built(name, setting_of(total=total))
         assert isinstance(method, MetaMethod)
-        assert (method.every, method.adjuster_lr) == (every, rate)
+        assert (method.every, method.adjuster_lr) == (every, pytest.approx(rate))
 
 
 def test_a_whole_run_has_three_snapshots() -> None:
