@@ -75,9 +75,7 @@ def one(task: str, method: str, seed: int, data: Path, device: str) -> None:
             plan = replace(plan, recipe=replace(plan.recipe, epochs=math.ceil(300 / plan.steps)))
         outcome = session.start(plan, Path(folder, "run"), tensorboard=False)
     summary = outcome.summary
-    kept = {
-        name: summary[name] for name in ("method", "seed", "epochs", "last5", "best", "selected") if name in summary
-    }
+    kept = {name: summary[name] for name in ("seed", "epochs", "last5", "best", "selected") if name in summary}
     about = plan.describe()
     decided = {"recipe": about["recipe"], "samples": about["samples"], "model_parameters": about["parameters"]}
     path = _path(task, method, seed)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol, final
 
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from narl.train.checkpoint import Checkpoints
 from narl.train.loop import Loop
 from narl.train.record import SampleRecord
 from narl.train.run_folder import RunFolder
+from narl.train.writing import cannot_write
 
 
 class Observer(Protocol):
@@ -116,15 +118,17 @@ class Keeper:
         self._folder.append_time({"epoch": record["epoch"], "seconds": round(now - self._began, 3)})
         self._began = now
         if self._board is not None:
-            for name, value in _numbers(record):
-                self._board.add_scalar(name, value, record["epoch"])
-            self._board.flush()
+            with _board_errors(self._folder):
+                for name, value in _numbers(record):
+                    self._board.add_scalar(name, value, record["epoch"])
+                self._board.flush()
         self._observer.after_epoch(record)
 
     def close(self) -> None:
         """Let go of what is open."""
         if self._board is not None:
-            self._board.close()
+            with suppress(OSError):  # nothing is waiting: every epoch was flushed
+                self._board.close()
 
 
 def _numbers(record: Mapping[str, Any], prefix: str = "") -> list[tuple[str, float]]:
@@ -140,8 +144,16 @@ def _numbers(record: Mapping[str, Any], prefix: str = "") -> list[tuple[str, flo
 def _board(folder: RunFolder, epoch: int) -> Any:
     if importlib.util.find_spec("tensorboard") is None:
         return None
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _board_errors(folder):
         warnings.simplefilter("ignore")  # its own dependencies' deprecations
         from torch.utils.tensorboard import SummaryWriter
 
         return SummaryWriter(str(folder.path / "tensorboard"), purge_step=epoch + 1)
+
+
+@contextmanager
+def _board_errors(folder: RunFolder) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise cannot_write(folder.path / "tensorboard", error) from error

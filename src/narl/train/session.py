@@ -74,8 +74,13 @@ def start(
         >>> again.remarks
         ('the run was finished already',)
     """
+    # First: samples that cannot be read leave no folder behind, and replace no run that is there.
+    with threads(plan.recipe.threads):
+        loop: Loop | None = assemble(plan, on_decoded)
+    if plan.settings.tune:
+        loop = None  # made once more, with what is chosen
     folder = _new_folder(plan, out, overwrite=overwrite)
-    return _train(plan, folder, observer or Unobserved(), on_decoded, tensorboard)
+    return _train(plan, folder, observer or Unobserved(), on_decoded, tensorboard, loop)
 
 
 def resume(
@@ -113,14 +118,21 @@ def _new_folder(plan: Plan, out: Path, *, overwrite: bool = False) -> RunFolder:
     return folder
 
 
-def _train(plan: Plan, folder: RunFolder, observer: Observer, on_decoded: Counter | None, tensorboard: bool) -> Outcome:
+def _train(
+    plan: Plan,
+    folder: RunFolder,
+    observer: Observer,
+    on_decoded: Counter | None,
+    tensorboard: bool,
+    loop: Loop | None = None,
+) -> Outcome:
     with folder.lock(), threads(plan.recipe.threads):
         if plan.settings.tune:
             chosen = _tune(plan, folder, observer)
             if chosen is None:
                 return Outcome(folder.path, False, {})
             plan = replace(plan, settings=replace(plan.settings, options={**plan.settings.options, **chosen}))
-        loop = assemble(plan, on_decoded)
+        loop = assemble(plan, on_decoded) if loop is None else loop
         checkpoints = checkpoint.Checkpoints(folder.path / "checkpoints")
         found = checkpoints.latest()
         if found.tree is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from typing import Any, Protocol, final
 
@@ -27,14 +26,14 @@ def auto_every(total_steps: int) -> int:
     return min(max(round(total_steps / 5000), 1), 10)
 
 
-def auto_learning_rate(meta_steps: int) -> float:
-    """The adjuster's learning rate: 1e-2 up to 3,000 meta steps, the paper's 1e-3 from its 6,000 on.
+def auto_learning_rate(total_steps: int) -> float:
+    """The adjuster's learning rate: 1e-2 in runs of up to 3,000 steps, the paper's 1e-3 from 30,000 steps on.
 
     Example:
         >>> [auto_learning_rate(steps) for steps in (100, 3000, 6000, 50_000)]
-        [0.01, 0.01, 0.001, 0.001]
+        [0.01, 0.01, 0.005, 0.001]
     """
-    return 10 ** -min(max(2 + math.log2(meta_steps / 3000), 2), 3)
+    return min(max(30 / total_steps, 1e-3), 1e-2)
 
 
 class LearnedLoss(Protocol):
@@ -66,7 +65,7 @@ def options(learned: str, decay: float | None = 1e-4, decay_note: str = "") -> d
     return {
         "every": Option(None, "steps from one meta step to the next; none: 1 to 10 by the run's length", int, low=1),
         "adjuster_lr": Option(
-            None, f"learning rate of {learned}; none: 0.01 to 0.001 by the number of meta steps", float, low=0
+            None, f"learning rate of {learned}; none: 0.01 to 0.001 by the run's length", float, low=0
         ),
         "adjuster_weight_decay": Option(decay, f"weight decay of {learned}{decay_note}", float, low=0),
         "warmup": Option(0.0, f"share of the steps before {learned} is first moved", low=0, high=1),
@@ -115,8 +114,7 @@ class MetaMethod(Method):
         every = auto_every(setting.total_steps) if every is None else every
         self.setting, self.steps = setting, 0
         self.warmup_steps = round(warmup * setting.total_steps)
-        meta_steps = max(1, math.ceil((setting.total_steps - self.warmup_steps) / max(every, 1)))
-        self.adjuster_lr = auto_learning_rate(meta_steps) if adjuster_lr is None else adjuster_lr
+        self.adjuster_lr = auto_learning_rate(setting.total_steps) if adjuster_lr is None else adjuster_lr
         self.adjuster_weight_decay = adjuster_weight_decay
         self._learned, self._follow = learned, follow_schedule
         self._largest_lr = 0.0
