@@ -71,20 +71,20 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def table(rows: int, rounds: int) -> dict[str, Any]:
+def table(rows: int, rounds: int, batch_size: int | None) -> dict[str, Any]:
     """One epoch over a table, from its CSV, against a loop of ten lines over the same tensors."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "table.csv")
         _write_csv(path, rows)
         made: list[Plan] = []
-        settings = Settings(data=str(path), method="CE", test="none", epochs=1, device="cpu")
+        settings = Settings(data=str(path), method="CE", test="none", epochs=1, batch_size=batch_size, device="cpu")
         reading = seconds(lambda: made.append(plan(settings)))
     ours, bare = [], []
     with threads(made[0].recipe.threads):
         loops = [assemble(made[0]) for _ in range(rounds)]
         for loop in loops:
-            bare.append(seconds(lambda: _bare_epoch(made[0], loop)))  # noqa: B023  called at once
-            ours.append(seconds(lambda: loop.run(Silent())))  # noqa: B023
+            bare.append(seconds(_bare_epoch(made[0], loop)))
+            ours.append(seconds(lambda: loop.run(Silent())))  # noqa: B023  called at once
     return {
         "rows": rows,
         "batch_size": made[0].recipe.batch_size,
@@ -106,14 +106,19 @@ def _write_csv(path: Path, rows: int) -> None:
                 file.write(",".join(map(repr, row)) + f",class {label}\n")
 
 
-def _bare_epoch(made: Plan, loop: Loop) -> None:
-    x = loop.train.pool.get(torch.arange(len(loop.train)))
-    y, model = loop.train.labels, made.model()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=1e-2)
-    for batch in torch.split(torch.randperm(len(x)), made.recipe.batch_size):
-        optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(F.cross_entropy(model(x[batch]), y[batch]))
-        optimizer.step()
+def _bare_epoch(made: Plan, loop: Loop) -> Callable[[], None]:
+    """Ten lines that do the same: the loop's own tensors, a new model, the same optimiser and batch size."""
+    x, y, model = loop.train.pool.get(torch.arange(len(loop.train))), loop.train.labels, made.model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
+    assert type(optimizer) is type(loop.optimizer)
+
+    def epoch() -> None:
+        for batch in torch.split(torch.randperm(len(x)), made.recipe.batch_size):
+            optimizer.zero_grad(set_to_none=True)
+            torch.autograd.backward(F.cross_entropy(model(x[batch]), y[batch]))
+            optimizer.step()
+
+    return epoch
 
 
 def loader(device: str, steps: int, rounds: int) -> dict[str, Any]:
@@ -194,12 +199,13 @@ def main() -> None:
     parser.add_argument("what", choices=("table", "loader", "memory"))
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--images", type=int, default=200_000)
+    parser.add_argument("--batch-size", type=int, default=None)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     if options.what == "table":
-        found = table(options.rows, options.rounds)
+        found = table(options.rows, options.rounds, options.batch_size)
     elif options.what == "loader":
         found = loader(options.device, options.steps, options.rounds)
     else:

@@ -113,7 +113,7 @@ def rings(path: Path, count: int = 240, seed: int = 0) -> Path:
         f"p{seed}-{row},{x:.6f},{y:.6f},{('red', 'green', 'blue')[row % 3]},{quoted[given[row]]},{quoted[true[row]]}\n"
         for row, (x, y) in enumerate(points)
     ]
-    path.write_text("id,x,y,colour,label,true_label\n" + "".join(rows))
+    path.write_text("id,east,north,colour,label,true_label\n" + "".join(rows))
     return path
 
 

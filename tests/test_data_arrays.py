@@ -100,7 +100,7 @@ def test_texts_and_numbers(tmp_path: Path) -> None:
     numbers = read(save(tmp_path, x=np.eye(3), y=[True, False, True]))
     assert isinstance(numbers.inputs, Table)
     assert numbers.inputs.number_names == ("x0", "x1", "x2")
-    assert numbers.inputs.numbers.dtype == np.float32
+    assert numbers.inputs.numbers.dtype == np.float64
     assert numbers.classes == ("false", "true")
     assert read(save(tmp_path, x=np.eye(2), y=[[1.0], [2.0]])).classes == ("1", "2")
     assert read(save(tmp_path, x=np.eye(2), y=np.array([b"u", b"v"]))).classes == ("u", "v")

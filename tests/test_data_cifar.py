@@ -57,12 +57,17 @@ def test_cifar10(tmp_path: Path, protocol: int) -> None:
     assert len(read_inputs(folder)) == 2
 
 
-def test_cifar100(tmp_path: Path) -> None:
-    folder = tmp_path / "cifar-100-python"
+def cifar100(root: Path) -> Path:
+    folder = root / "cifar-100-python"
     for name, part in (("train", slice(0, 9)), ("test", slice(9, 12))):
         values = {"fine_labels": LABELS[part], "coarse_labels": [0] * len(LABELS[part]), "data": rows(IMAGES[part])}
         dump(folder / name, values)
     dump(folder / "meta", {"fine_label_names": ["apple", "bear", "crab"], "coarse_label_names": ["x"]})
+    return folder
+
+
+def test_cifar100(tmp_path: Path) -> None:
+    folder = cifar100(tmp_path)
     samples = read(tmp_path)
     assert samples.classes == ("apple", "bear", "crab")
     assert len(samples) == 9

@@ -63,11 +63,16 @@ def test_tiny_imagenet(tmp_path: Path) -> None:
         read(root, part="test", classes=train.classes)
 
 
-def test_animal10n(tmp_path: Path) -> None:
+def animal10n(root: Path) -> Path:
     for label in range(10):
         for number in (7, 10):
-            image(tmp_path / "training" / f"{label}_{number}.jpg")
-        image(tmp_path / "testing" / f"{label}_3.jpg")
+            image(root / "training" / f"{label}_{number}.jpg")
+        image(root / "testing" / f"{label}_3.jpg")
+    return root
+
+
+def test_animal10n(tmp_path: Path) -> None:
+    animal10n(tmp_path)
     train = read(tmp_path)
     assert train.classes[0] == "cat"
     assert train.classes[9] == "guinea pig"
@@ -139,11 +144,15 @@ def ilsvrc_names(count: int) -> list[str]:
     return [f"ILSVRC2012_val_{index:08d}" for index in range(1, count + 1)]
 
 
-def test_ilsvrc12_in_folders_tests_mini_webvision(tmp_path: Path) -> None:
-    train = read(mini_webvision(tmp_path / "webvision"))
-    root = tmp_path / "ILSVRC"
+def ilsvrc12(root: Path) -> Path:
     for synset, name in zip(SYNSETS[:55], ilsvrc_names(55), strict=True):
         image(root / "val" / synset / f"{name}.JPEG")
+    return root
+
+
+def test_ilsvrc12_in_folders_tests_mini_webvision(tmp_path: Path) -> None:
+    train = read(mini_webvision(tmp_path / "webvision"))
+    root = ilsvrc12(tmp_path / "ILSVRC")
     test = read(root, part="test", classes=train.classes)
     assert test.labels.tolist() == list(range(50)), "the images of other classes are left out"
     assert test.classes == train.classes

@@ -36,7 +36,7 @@ def test_numbers_categories_and_labels_are_told_apart(tmp_path: Path) -> None:
     assert samples.labels.tolist() == [1, 0, 1]
     assert samples.ids.tolist() == ["0", "1", "2"]
     assert samples.true_labels is None
-    assert table(samples).numbers.dtype == np.float32
+    assert table(samples).numbers.dtype == np.float64
     np.testing.assert_array_equal(table(samples).numbers, [[1.5], [2], [-30]])
     assert table(samples).categories.tolist() == [["red", "true"], ["blue", "false"], ["red", "true"]]
 

@@ -319,14 +319,15 @@ def test_options_come_back_as_their_kind_or_not_at_all(value: Any) -> None:
             assert found is None or found == value or value != value or found == float(value)
 
 
-@given(st.one_of(st.booleans(), st.integers(), st.floats(allow_nan=False)))
+@given(st.one_of(st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False)))
 def test_options_can_be_written_and_read(value: Any) -> None:
     assert Option(type(value)(), kind=type(value)).read("o", f" {value} ") == value
     assert Option(None, kind=type(value)).read("o", "None") is None
 
 
 @pytest.mark.parametrize(
-    ("default", "text"), [(True, "maybe"), (3, "3.5"), (0.5, "half"), (0.5, ""), (0.5, "none"), (0.5, "nan")]
+    ("default", "text"),
+    [(True, "maybe"), (3, "3.5"), (0.5, "half"), (0.5, ""), (0.5, "none"), (0.5, "nan"), (0.5, "inf")],
 )
 def test_options_that_cannot_be_read(default: Any, text: str) -> None:
     with pytest.raises(errors.OptionError, match="o = "):

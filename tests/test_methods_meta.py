@@ -194,14 +194,13 @@ def test_automatic_numbers_are_within_bounds_and_monotone(steps: int) -> None:
     assert auto_learning_rate(steps) >= auto_learning_rate(2 * steps)
 
 
-@pytest.mark.parametrize(
-    ("total", "every", "rate"), [(500, 1, 0.01), (60_000, 10, 0.001), (10_000, 2, 0.003)]
-)
+@pytest.mark.parametrize(("total", "every", "rate"), [(500, 1, 0.01), (60_000, 10, 0.001), (10_000, 2, 0.003)])
 def test_automatic_numbers_reach_the_step(total: int, every: int, rate: float) -> None:
     for name in ("A-GCE", "MW-Net"):
         method = built(name, setting_of(total=total))
         assert isinstance(method, MetaMethod)
-        assert (method.every, method.adjuster_lr) == (every, pytest.approx(rate))
+        assert method.every == every
+        assert method.adjuster_lr == pytest.approx(rate)
 
 
 def test_a_whole_run_has_three_snapshots() -> None:

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from narl.errors import NarlError, OptionError, RunFolderError
+from narl.errors import CheckpointError, NarlError, OptionError, RunFolderError
 from narl.train import Settings, Trained, plan, resume, start
 from narl.train.record import SampleRecord
 from narl.train.run_folder import RunFolder
@@ -155,14 +155,52 @@ def test_dropout_and_convolutions_resume_too(tmp_path: Path) -> None:
     assert files(tmp_path / "whole") == files(tmp_path / "parts")
 
 
-def test_changed_data_is_noticed(rings: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", ["x", "y", "y_true", "classes"])
+def test_changed_data_is_noticed(what: str, rings: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.npz"
     arrays = dict(np.load(rings))
     np.savez(copy, **arrays)
     start(plan(asked(copy)), tmp_path / "run", observer=StopAt(3), tensorboard=False)
-    arrays["y"][5] = 1 - arrays["y"][5]
+    arrays[what] = arrays[what][::-1] if what == "classes" else np.roll(arrays[what], 1, axis=0)
     np.savez(copy, **arrays)
     with pytest.raises(RunFolderError, match="has changed since the run began"):
+        resume(tmp_path / "run", tensorboard=False)
+
+
+def test_clean_samples_that_are_named_are_never_drawn_for_the_test_set(rings: Path, tmp_path: Path) -> None:
+    ids = [str(number) for number in range(0, 360, 6)]
+    (tmp_path / "clean.txt").write_text("\n".join(ids))
+    sets = plan(asked(rings, clean=str(tmp_path / "clean.txt"), heldout=None, test="auto", limit=200)).sets
+    assert sets.clean is not None
+    assert set(sets.clean.ids.tolist()) == set(ids)
+    assert len(sets.train) + (0 if sets.test is None else len(sets.test)) == 200
+
+
+def test_a_method_that_does_not_learn_from_clean_samples_keeps_all_of_them_to_choose_by(rings: Path) -> None:
+    sets = plan(asked(rings, method="CE", heldout=0.25)).sets
+    assert sets.clean is None
+    assert sets.heldout is not None
+    assert len(sets.heldout) == 24
+
+
+def test_large_numbers_keep_their_differences(tmp_path: Path) -> None:
+    lines = [f"{1_700_000_000 + row},{row % 2}" for row in range(60)]
+    (tmp_path / "times.csv").write_text("\n".join(["seconds,label", *lines]))
+    made = plan(asked(tmp_path / "times.csv", clean="none", heldout=None, method="CE", test="none"))
+    assert len(torch.unique(made.encoder.encode(made.sets.train.inputs))) == 60
+
+
+def test_code_that_has_changed_is_one_clear_error(rings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shifting.py").write_text(
+        "import torch\nWIDTH = 8\ndef make(numbers, num_classes):\n"
+        "    return torch.nn.Sequential(torch.nn.Linear(numbers, WIDTH), torch.nn.Linear(WIDTH, num_classes))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    start(plan(asked(rings, model="shifting:make")), tmp_path / "run", observer=StopAt(3), tensorboard=False)
+    import shifting  # type: ignore[import-not-found]
+
+    monkeypatch.setattr(shifting, "WIDTH", 9)
+    with pytest.raises(CheckpointError, match="code has changed"):
         resume(tmp_path / "run", tensorboard=False)
 
 
@@ -201,10 +239,14 @@ def test_tuning_chooses_on_clean_samples_and_survives_a_stop(rings: Path, tmp_pa
 
 
 def test_transfer_uses_the_snapshots(rings: Path, reference: Path, tmp_path: Path) -> None:
-    made = plan(asked(rings, method="T-GCE", clean="none", adjusters=(str(reference),)))
-    outcome = start(made, tmp_path / "run", tensorboard=False)
-    assert outcome.finished
-    assert outcome.summary["method"] == "T-GCE"
+    made = plan(asked(rings, method=None, clean="none", heldout=None, adjusters=(str(reference),)))
+    assert made.recipe.method == "T-GCE"
+    assert start(made, tmp_path / "whole", tensorboard=False).finished
+    start(made, tmp_path / "parts", observer=StopAt(7), tensorboard=False)
+    for path in (tmp_path / "parts").glob("adjuster-*"):
+        pytest.fail(f"{path} is none of a transferred run's")
+    resume(tmp_path / "parts", tensorboard=False)
+    assert files(tmp_path / "whole") == files(tmp_path / "parts")
 
 
 def test_trained_predicts_what_was_measured(rings: Path, reference: Path) -> None:
@@ -232,8 +274,13 @@ def test_tensorboard_is_written(rings: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"method": "A-GCE", "clean": "none"}, "give them with --clean"),
-        ({"method": "T-GCE", "clean": "none"}, "--adjuster"),
+        ({"method": "A-GCE", "clean": "none", "heldout": None}, "give them with --clean"),
+        ({"method": "T-GCE", "clean": "none", "heldout": None}, "--adjuster"),
+        ({"method": "CE", "clean": "none", "heldout": None, "patience": 3}, "--patience needs clean"),
+        ({"heldout": 0.0, "patience": 3}, "--patience needs clean"),
+        ({"method": "CE", "clean": "none"}, "--heldout is a share"),
+        ({"method": "GCE", "tune": True, "options": {"q": 0.3}}, "--tune chooses q"),
+        ({"device": "meta"}, "does not train on"),
         ({"method": "CE", "adjusters": ("x.safetensors",)}, "--adjuster is for T-"),
         ({"method": "A-GCE", "tune": True}, "--tune"),
         ({"optimizer": "lion"}, "lion"),

@@ -53,7 +53,8 @@ def go_on(run: Path, *, tensorboard: bool, as_json: bool, dry_run: bool) -> None
 
     if dry_run:
         folder = RunFolder.open(run)
-        epochs, done = folder.config["recipe"]["epochs"], len(folder.metrics())
+        with folder.understood() as config:
+            epochs, done = config["recipe"]["epochs"], len(folder.metrics())
         _show(
             {"run": str(run), "epochs": epochs, "epochs_done": done},
             [f"would go on with {run}: {done} of {epochs} epochs are done"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +20,7 @@ _METHOD, _RUN = "Method", "Run"
 
 
 def train(
+    context: typer.Context,
     data: shared.Data = None,
     out: shared.Out = None,
     clean: Annotated[
@@ -144,8 +146,7 @@ def train(
     On with a run that was stopped: narl train --resume run
     """
     if resume is not None:
-        if data is not None or out is not None:
-            raise OptionError("--resume goes on with a run as it was begun: leave DATA and --out out")
+        refuse_all_but(context, "resume", "tensorboard", "as_json", "dry_run")
         go_on(resume, tensorboard=tensorboard, as_json=as_json, dry_run=dry_run)
         return
     if data is None:
@@ -154,9 +155,20 @@ def train(
     carry_out(settings, out, overwrite=overwrite, tensorboard=tensorboard, as_json=as_json, dry_run=dry_run)
 
 
+def refuse_all_but(context: typer.Context, *kept: str) -> None:
+    """Refuse arguments that were given and would have no effect."""
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        if name not in kept and source is not None and source.name not in ("DEFAULT", "DEFAULT_MAP"):
+            shown = name.upper() if name == "data" else parameter.opts[0]
+            raise OptionError(f"--resume goes on with a run as it was begun: leave {shown} out")
+
+
 def settings_of(given: dict[str, Any]) -> Settings:
     """The settings from a command's arguments, by name."""
     from narl.data.read import Columns
+    from narl.train.defaults import method_of
     from narl.train.settings import Settings
 
     columns = Columns(
@@ -172,7 +184,6 @@ def settings_of(given: dict[str, Any]) -> Settings:
     if given["allow_overlap"] and given["drop_overlap"]:
         raise OptionError("--allow-overlap and --drop-overlap contradict each other: use one")
     method = _method(given["method"], given["loss"], given["clean"])
-    default = "A-GCE" if given["clean"] != "none" else "GCE"
     overlap = "allow" if given["allow_overlap"] else "drop" if given["drop_overlap"] else "refuse"
     same: tuple[str, ...] = (
         "data",
@@ -188,15 +199,22 @@ def settings_of(given: dict[str, Any]) -> Settings:
     )
     same += ("image_size", "text_length", "augment", "epochs", "batch_size", "optimizer", "learning_rate")
     same += ("weight_decay", "schedule", "warmup", "patience", "seed", "device", "threads", "workers")
-    return Settings(
+    settings = Settings(
         columns=columns,
         overlap=overlap,
         method=method,
-        options=_options(method or default, given["option"], margin=given["margin"], every=given["every"]),
         adjusters=tuple(given["adjuster"]),
-        memory_limit=round(given["memory"] * 2**30),
+        memory_limit=_bytes(given["memory"]),
         **{name: given[name] for name in same},
     )
+    options = _options(method_of(settings), given["option"], margin=given["margin"], every=given["every"])
+    return replace(settings, options=options)
+
+
+def _bytes(gibibytes: float) -> int:
+    if not 0 <= gibibytes < 2**20:
+        raise OptionError(f"--memory {gibibytes} is no amount of memory: give GiB, such as 4")
+    return round(gibibytes * 2**30)
 
 
 def _method(method: str | None, loss: str | None, clean: str) -> str | None:

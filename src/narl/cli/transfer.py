@@ -68,7 +68,7 @@ def transfer(
     Each snapshot of the adjuster serves its share of the training; families are fitted to the new data. A run that was
     stopped goes on with: narl train --resume RUN
     """
-    from narl.train.assembly import load_adjusters
+    from narl.train.adjusters import load_adjusters
 
     if data is None:
         raise OptionError("what shall be trained on? Give a folder or file: narl transfer DATA --from RUN --out NEW")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from narl.data.class_labels import ClassLabels, Words, from_words, in_order, shortened, words_of
 from narl.data.samples import Images, Inputs, Table, Texts
@@ -92,7 +92,7 @@ def as_inputs(array: Array, where: str) -> Inputs:
     if array.size == 0:
         raise DataError(f"{where} is empty, of shape {array.shape}: give one row a sample")
     if array.ndim == 2:
-        numbers = _finite(array, where)
+        numbers = _finite(array, where, np.result_type(array.dtype, np.float32))
         names = tuple(f"x{index}" for index in range(array.shape[1]))
         return Table(numbers, np.empty((len(array), 0), dtype=object), names)
     return Images(_pixels(array, where))
@@ -112,11 +112,12 @@ def _pixels(array: Array, where: str) -> Array:
     return _finite(array, where)
 
 
-def _finite(array: Array, where: str) -> NDArray[np.float32]:
+def _finite(array: Array, where: str, kind: DTypeLike = np.float32) -> NDArray[np.floating[Any]]:
     with np.errstate(over="ignore"):
-        values = np.ascontiguousarray(array, dtype=np.float32)
-    if not np.isfinite(values).all():
-        position = np.unravel_index(int(np.argmin(np.isfinite(values))), values.shape)
+        values: NDArray[np.floating[Any]] = np.ascontiguousarray(array, dtype=kind)
+    fits = np.abs(values) <= np.finfo(np.float32).max
+    if not fits.all():
+        position = np.unravel_index(int(np.argmin(fits)), values.shape)
         place = ", ".join(map(str, position[1:]))
         column = f"column {place}" if values.ndim == 2 else f"pixel ({place})"
         raise DataError(

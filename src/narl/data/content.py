@@ -111,17 +111,17 @@ def _table_keys(tables: Sequence[Table]) -> NDArray[np.uint64]:
     columns: list[NDArray[Any]] = []
     for number_name in sorted(tables[0].number_names):
         parts = [table.numbers[:, table.number_names.index(number_name)] for table in tables]
-        columns.append((np.concatenate(parts).astype(np.float32) + np.float32(0)).view(np.uint32))  # -0 is 0
+        columns.append((np.concatenate(parts).astype(np.float64) + 0.0).view(np.uint64))  # -0 is 0
     for name in sorted(tables[0].category_names):
         words = [
             str(word) for table in tables for word in table.categories[:, table.category_names.index(name)].tolist()
         ]
         codes = {word: code for code, word in enumerate(dict.fromkeys(words))}
-        columns.append(np.fromiter(map(codes.__getitem__, words), np.uint32, len(words)))
-    keys = np.zeros((sum(map(len, tables)), len(columns) + len(columns) % 2), np.uint32)
+        columns.append(np.fromiter(map(codes.__getitem__, words), np.uint64, len(words)))
+    keys = np.empty((sum(map(len, tables)), len(columns)), np.uint64)
     for place, column in enumerate(columns):
         keys[:, place] = column
-    return keys.view(np.uint64)
+    return keys
 
 
 def _same_columns(first: Table, second: Table) -> tuple[Table, Table] | None:

@@ -27,6 +27,7 @@ ImagePath: TypeAlias = "str | PathLike[str] | BinaryIO"
 
 _FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 _CHUNK = 64
+_LEAVE_OUT = "leave it out (training does so with --skip-unreadable)"
 
 
 def decode(path: ImagePath, size: int | None, channels: int) -> NDArray[np.uint8]:
@@ -121,17 +122,17 @@ def _opened(path: ImagePath) -> Iterator[Image]:
     except (PIL.Image.DecompressionBombError, PIL.Image.DecompressionBombWarning):
         raise DataError(
             f"image {name} has more than {MAX_PIXELS:,} pixels, which could fill the memory: make it smaller "
-            "or leave it out"
+            f"or {_LEAVE_OUT}"
         ) from None
     except FileNotFoundError:
         raise DataError(f"there is no image {name}: check the path") from None
     except PIL.UnidentifiedImageError:
-        raise DataError(f"image {name} is empty or no image at all: replace it or leave it out") from None
+        raise DataError(f"image {name} is empty or no image at all: replace it or {_LEAVE_OUT}") from None
     except (
         Exception
     ) as error:  # what a damaged file makes of a decoder: OSError, SyntaxError, struct.error, zlib.error, …
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise DataError(f"image {name} cannot be read ({reason}): replace it or leave it out") from error
+        raise DataError(f"image {name} cannot be read ({reason}): replace it or {_LEAVE_OUT}") from error
 
 
 def _upright(image: Image) -> Image:

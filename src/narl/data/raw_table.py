@@ -41,7 +41,7 @@ class RawTable:
 
     source: str
     names: tuple[str, ...]
-    numbers: dict[str, NDArray[np.float32]]
+    numbers: dict[str, NDArray[np.float64]]
     words: dict[str, Words]
     length: int
 
@@ -86,7 +86,7 @@ class _Column:
         self.name, self.source = name, source
         self.as_words = as_words
         self.late = False
-        self._numbers: list[NDArray[np.float32]] = []
+        self._numbers: list[NDArray[np.float64]] = []
         self._words: list[Words] = []
         self._known: dict[str, str] = {}
         self._rows = 0
@@ -103,7 +103,7 @@ class _Column:
                 self._words.append(self._as_words(cells))
         self._rows += len(cells)
 
-    def numbers(self) -> NDArray[np.float32]:
+    def numbers(self) -> NDArray[np.float64]:
         return np.concatenate(self._numbers)
 
     def words(self) -> Words:
@@ -171,23 +171,23 @@ def as_number(word: str) -> float | None:
         return None
 
 
-def _as_numbers(cells: Cells) -> NDArray[np.float32] | None:
+def _as_numbers(cells: Cells) -> NDArray[np.float64] | None:
     kinds = set(map(type, cells))
     if not kinds <= {str, int, float, type(None)}:
         return None
     with np.errstate(over="ignore"):
         try:
             if kinds <= {int, float}:
-                return np.fromiter(map(float, cells), np.float64, len(cells)).astype(np.float32)
+                return np.fromiter(map(float, cells), np.float64, len(cells))
             if kinds == {str} and "_" not in "".join(cells):  # Python would read 1_000 as a number
-                return np.fromiter(map(float, cells), np.float64, len(cells)).astype(np.float32)
+                return np.fromiter(map(float, cells), np.float64, len(cells))
         except (ValueError, OverflowError):
             pass
         return _with_missing(cells)
 
 
-def _with_missing(cells: Cells) -> NDArray[np.float32] | None:
-    values = np.empty(len(cells), dtype=np.float32)
+def _with_missing(cells: Cells) -> NDArray[np.float64] | None:
+    values = np.empty(len(cells), dtype=np.float64)
     for row, cell in enumerate(cells):
         if cell is None or (isinstance(cell, str) and is_missing(cell)):
             values[row] = math.nan

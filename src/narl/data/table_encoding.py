@@ -147,7 +147,7 @@ def _places(wanted: Sequence[str], given: Sequence[str], others: Sequence[str], 
     return [places[name] for name in wanted]
 
 
-def _check_finite(numbers: NDArray[np.float32], names: Sequence[str]) -> None:
+def _check_finite(numbers: NDArray[np.floating[Any]], names: Sequence[str]) -> None:
     # The sum is finite when all are, unless it overflows; only then is a look at each needed.
     if numbers.size and not np.isfinite(numbers.sum(dtype=np.float64)):
         bad = ~np.isfinite(numbers)
@@ -159,7 +159,7 @@ def _check_finite(numbers: NDArray[np.float32], names: Sequence[str]) -> None:
             )
 
 
-def _moments(column: NDArray[np.float32]) -> tuple[float, float]:
+def _moments(column: NDArray[np.floating[Any]]) -> tuple[float, float]:
     values = column.astype(np.float64)
     low, high = np.percentile(values, [25, 75])
     reach = _FENCE * (high - low)

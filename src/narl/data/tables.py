@@ -148,7 +148,7 @@ def _inputs(table: RawTable, columns: Columns, folder: Path, *, check_files: boo
         return _images(table, columns.image, folder, check_files=check_files)
     if columns.text:
         return _texts(table, columns.text)
-    numbers = np.empty((table.length, len(columns.numbers)), dtype=np.float32)
+    numbers = np.empty((table.length, len(columns.numbers)), dtype=np.float64)
     for index, name in enumerate(columns.numbers):
         numbers[:, index] = _finite(table, name)
     categories = np.empty((table.length, len(columns.categories)), dtype=object)
@@ -195,7 +195,7 @@ def _texts(table: RawTable, name: str) -> Texts:
     return Texts(words)
 
 
-def _finite(table: RawTable, name: str) -> NDArray[np.float32]:
+def _finite(table: RawTable, name: str) -> NDArray[np.float64]:
     if name in table.words:
         row, word = next(
             (row, word)
@@ -207,7 +207,7 @@ def _finite(table: RawTable, name: str) -> NDArray[np.float32]:
             f"or say --categories {argument(name)} or --ignore {argument(name)}"
         )
     values = table.numbers[name]
-    bad = ~np.isfinite(values)
+    bad = ~(np.abs(values) <= np.finfo(np.float32).max)
     if bad.any():
         row = int(np.argmax(bad))
         what = "no number" if np.isnan(values[row]) else "an infinite or too large number"

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 
-from narl.adjuster import Adjuster
 from narl.data import augmentation, pools
 from narl.data.samples import Samples
-from narl.errors import OptionError
 from narl.train import methods
+from narl.train.adjusters import load_adjusters
 from narl.train.loop import CleanBatches, Loop, Part
 from narl.train.planning import Plan
 from narl.train.prepare import Sets
@@ -104,21 +102,3 @@ def _options(settings: Settings) -> dict[str, Any]:
     if not settings.adjusters:
         return dict(settings.options)
     return {**settings.options, "adjusters": load_adjusters(settings.adjusters)}
-
-
-def load_adjusters(paths: Sequence[str]) -> list[Adjuster]:
-    """Learned adjusters: from files, or the snapshots of a run.
-
-    Args:
-        paths: adjuster files in order, or one run folder.
-
-    Returns:
-        One adjuster or more.
-    """
-    files = [Path(path) for path in paths]
-    if len(files) == 1 and files[0].is_dir():
-        found = sorted(files[0].glob("adjuster-*.safetensors"))
-        if not found:
-            raise OptionError(f"{files[0]} holds no adjuster: give a finished run of an A-* method, or adjuster files")
-        files = found
-    return [Adjuster.load(path) for path in files]

@@ -7,6 +7,7 @@ from typing import final
 
 from narl.errors import OptionError
 from narl.train import methods
+from narl.train.adjusters import load_adjusters
 from narl.train.settings import Settings
 
 _SMALL = 50_000
@@ -55,6 +56,8 @@ def method_of(settings: Settings) -> str:
     """
     if settings.method is not None:
         return settings.method
+    if settings.adjusters:
+        return f"T-{load_adjusters(settings.adjusters)[0].robust_loss.title}"
     return "A-GCE" if settings.clean != "none" else "GCE"
 
 

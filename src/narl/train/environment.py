@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from narl._version import __version__
+from narl.errors import OptionError
 
 
 def environment(device: str = "cpu") -> dict[str, str | int]:
@@ -35,6 +36,31 @@ def environment(device: str = "cpu") -> dict[str, str | int]:
         "narl": __version__,
         "system": f"{platform.system()} {platform.machine()}",
     }
+
+
+def usable_device(name: str) -> str:
+    """The device of that name, tried out.
+
+    Args:
+        name: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or ``"auto"``: a GPU where there is one.
+
+    Returns:
+        Its name.
+
+    Example:
+        >>> usable_device("cpu")
+        'cpu'
+    """
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        kind = torch.empty(0, device=name).device.type
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise OptionError(f"device {name!r} cannot be used here ({reason}): use --device cpu or auto") from error
+    if kind not in ("cpu", "cuda"):
+        raise OptionError(f"device {name!r} is of a kind that narl does not train on: use cpu, cuda or auto")
+    return name
 
 
 @contextlib.contextmanager

@@ -89,7 +89,7 @@ def separation(margins: NDArray[Any], mislabelled: NDArray[np.bool_]) -> float |
     """
     wrong = int(mislabelled.sum())
     right = len(mislabelled) - wrong
-    if not wrong or not right:
+    if not wrong or not right or not np.isfinite(margins).all():
         return None
     _, inverse, counts = np.unique(margins, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]  # ties share their mean rank

@@ -66,7 +66,8 @@ def never_began(folder: Path, entries: Collection[str]) -> bool:
         content = (folder / FILE).read_bytes()
     except OSError:
         return False
-    return content.startswith(_MARK.encode()) or (not content and len(entries) == 1)
+    mark = _MARK.encode()
+    return content.startswith(mark) or (mark.startswith(content) and len(entries) == 1)  # a full disk cuts it short
 
 
 def _acquire(descriptor: int) -> bool:

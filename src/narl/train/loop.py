@@ -8,6 +8,7 @@ them, so a run that was stopped goes on as if it had not been.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, final
@@ -20,6 +21,7 @@ from torch.optim import Optimizer
 
 from narl.bilevel import StepReport
 from narl.data.pools import Pool
+from narl.errors import CheckpointError, NonFiniteError, OptionError
 from narl.train.evaluate import Evaluation, logits_of, separation
 from narl.train.methods import Method
 from narl.train.schedule import Schedule
@@ -183,9 +185,16 @@ class Loop:
         """Go on where :meth:`state` was taken."""
         device = self.train.labels.device
         self.epoch, self.step_of_epoch = state["epoch"], state["step_of_epoch"]
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.method.load_state_dict(state["method"])
+        try:
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.method.load_state_dict(state["method"])
+        except (LookupError, RuntimeError, TypeError, ValueError) as error:
+            reason = str(error).splitlines()[-1].strip()
+            raise CheckpointError(
+                f"the checkpoint does not fit the model or the method ({reason}): their code has changed since the run "
+                "began; put it back, or start a new run with --out"
+            ) from error
         self._random = {name: value for name, value in state["random"].items() if name != "draws"}
         self._generator.set_state(state["random"]["draws"])
         self._sums = {name: value.to(device) for name, value in state["sums"].items()}
@@ -216,6 +225,12 @@ class Loop:
         if report.margins is not None:
             self._sums["agreeing"] += (report.margins > 0).sum()
             self._values["margin"][rows] = report.margins.to(self._values["margin"].dtype)
+        unknown = set(report.hyperparameters) - set(self.method.fields)
+        if unknown:
+            raise OptionError(
+                f"method {self.method.name} reports {', '.join(sorted(unknown))} for every sample, which its fields do "
+                "not name: add it to fields"
+            )
         for name, values in report.hyperparameters.items():
             self._values[name][rows] = values.to(self._values[name].dtype)
         self.step_of_epoch += 1
@@ -235,6 +250,10 @@ class Loop:
 
     def _record(self, values: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
         sums = {name: float(value) for name, value in self._sums.items()}
+        if not math.isfinite(sums["loss"]):
+            raise NonFiniteError(
+                f"the training loss is {sums['loss']}: training diverged; lower the learning rate or check the inputs"
+            )
         record: dict[str, Any] = {
             "epoch": self.epoch + 1,
             "learning_rate": self.optimizer.param_groups[0]["lr"],

@@ -13,7 +13,7 @@ from narl.data import augmentation, encoding
 from narl.errors import OptionError
 from narl.train import architectures, defaults, methods
 from narl.train.defaults import Recipe
-from narl.train.environment import threads
+from narl.train.environment import threads, usable_device
 from narl.train.loop import steps_per_epoch
 from narl.train.prepare import Sets, prepare
 from narl.train.schedule import Schedule
@@ -110,21 +110,27 @@ def plan(settings: Settings, recipe: Recipe | None = None) -> Plan:
     spec = methods.get(method)
     _check_method(spec, settings)
     settings = _absolute(settings)
-    sets = prepare(settings, heldout=recipe.heldout if recipe else defaults.heldout_of(settings))
+    heldout = recipe.heldout if recipe else defaults.heldout_of(settings)
+    sets = prepare(settings, heldout=heldout if spec.uses_clean else 0.0)
     if not spec.uses_clean and sets.clean is not None:
         sets = replace(sets, clean=None, heldout=sets.clean)  # clean samples still choose the epoch
     if settings.tune and sets.heldout is None:
         raise OptionError("--tune needs clean samples to validate on: give them with --clean")
+    if settings.patience is not None and sets.heldout is None:
+        raise OptionError(
+            "--patience needs clean samples that are not learned from: give a clean set with --clean, and a share of "
+            "it with --heldout"
+        )
     if recipe is None:
         recipe = defaults.decide(
             settings,
             kind=sets.train.kind,
             samples=len(sets.train),
-            device=_device(settings.device),
+            device=usable_device(settings.device),
             threads=torch.get_num_threads(),
         )
     else:
-        _device(recipe.device)
+        usable_device(recipe.device)
     augmentation.get(recipe.augment)
     encoder = architectures.encoder_for(
         settings.model, sets.train.inputs, image_size=settings.image_size, text_length=settings.text_length
@@ -149,6 +155,11 @@ def _check_method(spec: methods.MethodSpec, settings: Settings) -> None:
         raise OptionError(f"--adjuster is for T-* methods, not for {spec.name}: use --method T-GCE, or leave it out")
     if settings.tune and not spec.grid():
         raise OptionError(f"--tune chooses a fixed loss's hyperparameters, {spec.name} has none: leave it out")
+    if settings.tune and set(settings.options) & set(spec.grid()[0]):
+        given = ", ".join(sorted(set(settings.options) & set(spec.grid()[0])))
+        raise OptionError(f"--tune chooses {given}, which is also given: leave one of the two out")
+    if settings.heldout and settings.clean == "none":
+        raise OptionError("--heldout is a share of the clean set: give one with --clean")
     spec.checked({name: value for name, value in settings.options.items() if name != "adjusters"})
 
 
@@ -157,22 +168,11 @@ def _example(plan: Plan) -> Tensor:
     return plan.encoder.finish(two.to(plan.recipe.device))
 
 
-def _device(name: str) -> str:
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise OptionError(f"device {name!r} cannot be used here ({reason}): use --device cpu or auto") from error
-    return name
-
-
 def _absolute(settings: Settings) -> Settings:
     """Paths that still hold when the run is resumed from elsewhere."""
 
-    def absolute(path: str) -> str:
-        return str(Path(path).resolve()) if Path(path).exists() else path
+    def absolute(path: Any) -> Any:
+        return str(Path(path).resolve()) if isinstance(path, str) and Path(path).exists() else path
 
     model = settings.model
     if model is not None and model.startswith("hf:"):
@@ -188,5 +188,6 @@ def _absolute(settings: Settings) -> Settings:
         test=settings.test if settings.test in ("auto", "none") else absolute(settings.test),
         labels=labels,
         adjusters=tuple(absolute(path) for path in settings.adjusters),
+        options={name: absolute(value) if name == "matrix" else value for name, value in settings.options.items()},
         model=model,
     )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import final
 
 import numpy as np
@@ -48,15 +48,19 @@ class Sets:
         return None if self.train.true_labels is None else self.train.labels != self.train.true_labels
 
     def fingerprint(self) -> str:
-        """Changes when a sample, a label or a class is added, removed or changed in any set."""
+        """Changes when a sample, a label or a class is added, removed or changed in any set.
+
+        Of images in files, all sizes and the contents of at most 10,000 count.
+        """
         digest = hashlib.blake2b(digest_size=16)
         for samples in (self.train, self.clean, self.heldout, self.test):
             if samples is None:
                 digest.update(b"none")
                 continue
-            digest.update("\x1f".join(samples.classes).encode())
-            digest.update("\x1f".join(samples.ids.tolist()).encode())
-            digest.update(np.ascontiguousarray(samples.labels).tobytes())
+            digest.update(json.dumps([samples.classes, samples.ids.tolist()]).encode())
+            for labels in (samples.labels, samples.true_labels):
+                digest.update(b"none" if labels is None else np.ascontiguousarray(labels).tobytes())
+            digest.update(samples.inputs.fingerprint())
         return digest.hexdigest()
 
 
@@ -81,11 +85,15 @@ def prepare(settings: Settings, *, heldout: float) -> Sets:
     known = replace(settings, columns=columns)
     own_test = settings.test == "auto" and read.has_part(settings.data, "test", layout=settings.layout)
     test = _read(known, settings.data, "test", train.classes) if own_test else None
+    train, clean = _take_named(known, train, notes)
     if settings.limit is not None and settings.limit < len(train):
         train = clean_sets.limit(train, settings.limit, seed=settings.seed)
     if test is None:
         train, test = _hold_out_test(known, train, notes)
-    train, clean = _take_clean(known, train, notes)
+    if clean is None:
+        train, clean = _take_clean(known, train, notes)
+    if clean is not None:
+        _check_clean(clean, settings.clean)
     train = _without_overlap(settings.overlap, train, clean, test, notes)
     if (train.class_counts == 0).any():
         empty = [name for name, count in zip(train.classes, train.class_counts, strict=True) if not count]
@@ -145,6 +153,15 @@ def _as_share(text: str) -> float | None:
     return share
 
 
+def _take_named(settings: Settings, train: Samples, notes: list[str]) -> tuple[Samples, Samples | None]:
+    """Clean samples that are named by id: before a draw could give them to another set."""
+    if settings.clean == "none" or settings.clean.isdecimal() or not is_id_file(settings.clean):
+        return train, None
+    rest, clean = clean_sets.take_ids(train, *read_id_file(settings.clean))
+    _note_copies(train, rest, clean, notes)
+    return rest, clean
+
+
 def _take_clean(settings: Settings, train: Samples, notes: list[str]) -> tuple[Samples, Samples | None]:
     if settings.clean == "none":
         return train, None
@@ -155,23 +172,30 @@ def _take_clean(settings: Settings, train: Samples, notes: list[str]) -> tuple[S
                 f"the labels of {len(drawn)} training samples are taken as right, as --clean {settings.clean} says; "
                 "they are not trained on"
             )
+        _note_copies(train, rest, drawn, notes)
         return rest, drawn
-    path = Path(settings.clean)
-    if is_id_file(path):
-        ids, labels = read_id_file(path)
-        return clean_sets.take_ids(train, ids, labels)
     samples = _read(settings, settings.clean, "train", train.classes)
     if samples.kind != train.kind:
         raise DataError(
             f"--clean {settings.clean} holds {samples.kind}s, the training data {train.kind}s: give the same"
         )
-    missing = [name for name, count in zip(train.classes, samples.class_counts, strict=True) if not count]
-    if missing:
-        raise DataError(
-            f"the clean set {settings.clean} has no sample of class {missing[0]!r}"
-            f"{f' and {len(missing) - 1} more' if len(missing) > 1 else ''}: it needs one or more of every class"
-        )
     return train, samples
+
+
+def _check_clean(clean: Samples, name: str) -> None:
+    missing = [label for label, count in zip(clean.classes, clean.class_counts, strict=True) if not count]
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise DataError(
+            f"the clean set (--clean {name}) has no sample of class {missing[0]!r}{more}: it needs one or more of "
+            "every class"
+        )
+
+
+def _note_copies(train: Samples, rest: Samples, clean: Samples, notes: list[str]) -> None:
+    copies = len(train) - len(rest) - len(clean)
+    if copies:
+        notes.append(f"{copies} more training samples are left out: they are copies of clean ones")
 
 
 def _without_overlap(

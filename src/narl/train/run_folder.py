@@ -11,6 +11,8 @@
         where to go on from.
     ``summary.json``, ``model.safetensors``, ``encoder.json``, ``adjuster-1…3.safetensors``
         the result.
+    ``source-adjuster-1…3.safetensors``
+        the adjusters that a transferred method was given.
     ``samples.npy``, ``samples.json``
         margins and hyperparameters of every sample by epoch.
     ``tuning/``, ``tuning.json``
@@ -24,8 +26,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any, final
@@ -46,6 +48,9 @@ RESULTS = (
     "adjuster-1.safetensors",
     "adjuster-2.safetensors",
     "adjuster-3.safetensors",
+    "source-adjuster-1.safetensors",
+    "source-adjuster-2.safetensors",
+    "source-adjuster-3.safetensors",
     "samples.npy",
     "samples.json",
     "tuning.json",
@@ -156,6 +161,21 @@ class RunFolder:
         """What the run was asked to do."""
         return self._config
 
+    @contextmanager
+    def understood(self) -> Iterator[dict[str, Any]]:
+        """The configuration, for a reader who takes it apart inside: what he misses in it is named as its damage.
+
+        Raises:
+            RunFolderError: in place of what the reader stumbles over.
+        """
+        try:
+            yield self._config
+        except (LookupError, TypeError, ValueError) as error:
+            raise RunFolderError(
+                f"{self.path / 'config.json'} is damaged or of another version of narl ({error!r}): restore it, or "
+                "start the run anew"
+            ) from error
+
     @property
     def checkpoints(self) -> Checkpoints:
         """Where to go on from."""
@@ -206,6 +226,15 @@ class RunFolder:
     def times(self) -> list[dict[str, Any]]:
         """The times of every epoch so far; a line torn by a kill does not count."""
         return writing.read_lines(self.path / "times.jsonl")
+
+    def discard(self) -> None:
+        """Remove the run, and its folder where it holds nothing else."""
+        with self.lock():
+            self._clear()
+            (self.path / lock.FILE).unlink(missing_ok=True)
+        for folder in (self.path / "tensorboard", self.checkpoints.folder, self.path):
+            with suppress(OSError):
+                folder.rmdir()
 
     def _clear(self) -> None:
         """Remove what a run before left, its configuration first: from then on the folder is no run."""

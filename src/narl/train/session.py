@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
 from narl.adjuster import Adjuster
-from narl.errors import RunFolderError
+from narl.errors import NarlError, RunFolderError
 from narl.train import checkpoint, methods, tuning
+from narl.train.adjusters import keep_adjusters, kept_adjusters, load_adjusters
 from narl.train.assembly import Counter, assemble
 from narl.train.defaults import Recipe
 from narl.train.environment import environment, threads
@@ -80,7 +82,14 @@ def start(
     if plan.settings.tune:
         loop = None  # made once more, with what is chosen
     folder = _new_folder(plan, out, overwrite=overwrite)
-    return _train(plan, folder, observer or Unobserved(), on_decoded, tensorboard, loop)
+    try:
+        return _train(plan, folder, observer or Unobserved(), on_decoded, tensorboard, loop)
+    except RunFolderError:
+        raise  # a full disk: the run goes on when there is room
+    except NarlError:
+        if not any(folder.path.rglob("checkpoints/*")):
+            folder.discard()  # nothing to go on from: the way is free for a second try
+        raise
 
 
 def resume(
@@ -100,21 +109,33 @@ def resume(
     folder = RunFolder.open(run)
     if (folder.path / "summary.json").exists():
         return Outcome(folder.path, True, folder.read_json("summary.json"), ("the run was finished already",))
-    made = plan(Settings.from_json(folder.config["settings"]), Recipe(**folder.config["recipe"]))
-    if made.sets.fingerprint() != folder.config["fingerprint"]:
+    with folder.understood() as config:
+        settings, recipe = Settings.from_json(config["settings"]), Recipe(**config["recipe"])
+        fingerprint: str = config["fingerprint"]
+    settings = replace(settings, adjusters=kept_adjusters(folder.path) or settings.adjusters)
+    made = plan(settings, recipe)
+    began = (folder.path / "encoder.json").exists()
+    if made.sets.fingerprint() != fingerprint or (began and folder.read_json("encoder.json") != _state(made)):
         raise RunFolderError(
             f"the data of {run} has changed since the run began, so it cannot go on as it was: put the data back as it "
             "was, or start a new run with --out"
         )
-    if not (folder.path / "encoder.json").exists():
+    if not began:
         folder.write_json("encoder.json", made.encoder.state())
     return _train(made, folder, observer or Unobserved(), on_decoded, tensorboard)
 
 
+def _state(plan: Plan) -> Any:
+    """The encoder's state as a file would give it back."""
+    return json.loads(json.dumps(plan.encoder.state()))
+
+
 def _new_folder(plan: Plan, out: Path, *, overwrite: bool = False) -> RunFolder:
-    where = environment("cpu" if plan.recipe.device == "cpu" else "cuda")
+    with threads(plan.recipe.threads):
+        where = environment("cpu" if plan.recipe.device == "cpu" else "cuda")
     folder = RunFolder.create(out, config=plan.describe(), environment=where, overwrite=overwrite)
     folder.write_json("encoder.json", plan.encoder.state())
+    keep_adjusters(load_adjusters(plan.settings.adjusters), folder.path)
     return folder
 
 

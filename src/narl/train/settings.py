@@ -99,13 +99,16 @@ class Settings:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
                 raise OptionError(f"{_flag(name)} = {value!r} makes no sense: give a whole number of at least {least}")
-        for name in ("learning_rate", "weight_decay", "momentum", "warmup"):
+        for name, most in {"learning_rate": 1e6, "weight_decay": 1e6, "momentum": 1.0, "warmup": 1e6}.items():
             value = getattr(self, name)
-            if value is not None and not 0 <= value < float("inf"):
-                raise OptionError(f"{_flag(name)} = {value!r} makes no sense: give a number of at least 0")
+            if value is not None and not (isinstance(value, (int, float)) and 0 <= value <= most):
+                raise OptionError(f"{_flag(name)} = {value!r} makes no sense: give a number from 0 to {most:g}")
+        for name in ("data", "layout", "clean", "test", "overlap", "device"):
+            if not isinstance(getattr(self, name), str):
+                raise OptionError(f"{_flag(name)} = {getattr(self, name)!r} is no text: write str(...)")
         if self.learning_rate == 0:
             raise OptionError("--learning-rate = 0 learns nothing: give a number above 0")
-        if self.heldout is not None and not 0 <= self.heldout < 1:
+        if self.heldout is not None and not (isinstance(self.heldout, (int, float)) and 0 <= self.heldout < 1):
             raise OptionError(
                 f"--heldout = {self.heldout} is no share of the clean set: give a number from 0 to below 1"
             )
@@ -140,4 +143,4 @@ class Settings:
 
 
 def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+    return "--memory" if name == "memory_limit" else "--" + name.replace("_", "-")

@@ -16,6 +16,7 @@ from narl.data.read import Columns
 from narl.data.samples import Inputs
 from narl.errors import CheckpointError, DataError, RunFolderError
 from narl.train import architectures, checkpoint
+from narl.train.environment import usable_device
 from narl.train.evaluate import logits_of
 from narl.train.run_folder import RunFolder
 from narl.train.settings import Settings
@@ -36,13 +37,16 @@ class Trained:
 
     def __init__(self, run: str | PathLike[str], device: str = "auto") -> None:
         folder = RunFolder.open(Path(run))
-        config = folder.config
-        settings = Settings.from_json(config["settings"])
-        self.classes: tuple[str, ...] = tuple(config["classes"])
-        self.kind: str = config["kind"]
-        self.columns: Columns = Settings.from_json({"data": "", "columns": config["columns"]}).columns
-        self.device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
-        self.encoder = architectures.encoder_from_state(folder.read_json("encoder.json"))
+        with folder.understood() as config:
+            settings = Settings.from_json(config["settings"])
+            self.classes: tuple[str, ...] = tuple(config["classes"])
+            self.kind: str = config["kind"]
+            self.columns: Columns = Settings.from_json({"data": "", "columns": config["columns"]}).columns
+        self.device = torch.device(usable_device(device))
+        try:
+            self.encoder = architectures.encoder_from_state(folder.read_json("encoder.json"))
+        except DataError as error:
+            raise RunFolderError(f"{folder.path / 'encoder.json'} is damaged ({error}): restore it") from error
         self.epoch, state = _weights(folder)
         self.model: nn.Module = architectures.build(
             settings.model,

@@ -129,7 +129,7 @@ def spec(loss: RobustLoss, title: str | None = None) -> MethodSpec:
             ),
             **meta.options("the adjuster", None, "; none: 1e-5 for running margins, 1e-4 for the latest"),
             "families": Option(3, "groups of classes by size, each with its own head", low=1),
-            "hidden": Option(100, "hidden units of the adjuster", low=1),
+            "hidden": Option(100, "hidden units of the adjuster", low=1, high=100_000),
         },
     )
 

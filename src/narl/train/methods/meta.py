@@ -65,7 +65,7 @@ def options(learned: str, decay: float | None = 1e-4, decay_note: str = "") -> d
     return {
         "every": Option(None, "steps from one meta step to the next; none: 1 to 10 by the run's length", int, low=1),
         "adjuster_lr": Option(
-            None, f"learning rate of {learned}; none: 0.01 to 0.001 by the run's length", float, low=0
+            None, f"learning rate of {learned}; none: 0.01 to 0.001 by the run's length", float, low=0, high=10
         ),
         "adjuster_weight_decay": Option(decay, f"weight decay of {learned}{decay_note}", float, low=0),
         "warmup": Option(0.0, f"share of the steps before {learned} is first moved", low=0, high=1),

@@ -105,6 +105,6 @@ SPEC = MethodSpec(
     needs_clean=True,
     options={
         **meta.options("the weight network"),
-        "hidden": Option(100, "hidden units of the weight network", low=1),
+        "hidden": Option(100, "hidden units of the weight network", low=1, high=100_000),
     },
 )

@@ -79,6 +79,8 @@ class Option:
             number = int(value) if isinstance(value, Integral) and self.kind is int else float(value)
         except OverflowError:
             raise self._wrong_kind(name, value) from None
+        if isinstance(number, float) and not math.isfinite(number):
+            raise self._wrong_kind(name, value)
         if not self.low <= number <= self.high:
             default = "" if self.default is None else f"; {self.default} is the default"
             raise OptionError(f"{name} = {value} is outside {self.range}: choose a value inside{default}")

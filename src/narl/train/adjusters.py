@@ -1,0 +1,42 @@
+"""Adjusters that were learned before, from their files or from the run that learned them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from narl.adjuster import Adjuster
+from narl.errors import OptionError
+
+_KEPT = "source-adjuster-{}.safetensors"
+
+
+def load_adjusters(paths: Sequence[str]) -> list[Adjuster]:
+    """Learned adjusters: from files, or the snapshots of a run.
+
+    Args:
+        paths: adjuster files in order, or one run folder.
+
+    Returns:
+        One adjuster or more.
+    """
+    files = [Path(path) for path in paths]
+    if len(files) > 3:
+        raise OptionError(f"{len(files)} adjusters are too many: give one, or its three snapshots in order")
+    if len(files) == 1 and files[0].is_dir():
+        found = sorted(files[0].glob("adjuster-*.safetensors"))
+        if not found:
+            raise OptionError(f"{files[0]} holds no adjuster: give a finished run of an A-* method, or adjuster files")
+        files = found
+    return [Adjuster.load(path) for path in files]
+
+
+def keep_adjusters(adjusters: Sequence[Adjuster], folder: Path) -> None:
+    """Copy adjusters into a run's folder: a run that is resumed needs no other."""
+    for number, adjuster in enumerate(adjusters, start=1):
+        adjuster.save(folder / _KEPT.format(number))
+
+
+def kept_adjusters(folder: Path) -> tuple[str, ...]:
+    """Files of the adjusters that a run has kept, in order."""
+    return tuple(str(path) for path in sorted(folder.glob(_KEPT.format("*"))))

@@ -1,0 +1,162 @@
+"""Real processes: killed, interrupted, out of space, two on one run. Whatever happened, a run that goes on is the same.
+
+The twenty kills that are promised are made by ``benchmarks/kill.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from command_line import Answer, answer_of, done, narl, process, refusal, refused, result, rings, tree
+from narl.train.run_folder import RunFolder
+
+EPOCHS = 12
+LIMIT = 120.0
+
+
+class Case:
+    """A run, the command that begins it, and how long it trains."""
+
+    def __init__(self, data: Path, reference: Path) -> None:
+        self.data, self.reference = data, reference
+        times = (reference / "times.jsonl").read_text().splitlines()
+        self.seconds = sum(json.loads(line)["seconds"] for line in times)
+
+    def command(self, run: Path) -> tuple[object, ...]:
+        return command(self.data, run)
+
+    def resume(self, run: Path) -> None:
+        """Go on in this process, or begin again where the run had not begun."""
+        began = (run / "config.json").exists()
+        done("train", "--resume", run, "--no-tensorboard") if began else done(*self.command(run))
+        assert result(run) == result(self.reference)
+
+
+def command(data: Path, run: Path) -> tuple[object, ...]:
+    flags = ("--epochs", EPOCHS, "--batch-size", 20, "--seed", 3, "--device", "cpu", "--no-tensorboard")
+    return ("train", data, "--out", run, "--clean", 40, "--heldout", 0.25, *flags)
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    folder = tmp_path_factory.mktemp("kill")
+    data = rings(folder / "rings.csv", 300)
+    done(*command(data, folder / "reference"))
+    return Case(data, folder / "reference")
+
+
+def wait_for(path: Path, running: subprocess.Popen[str]) -> None:
+    """Until a file is there and holds something."""
+    began = time.monotonic()
+    while not path.exists() or not path.stat().st_size:
+        assert time.monotonic() - began < LIMIT, f"no {path.name} appeared"
+        if running.poll() is not None:
+            pytest.fail(f"the process ended before it wrote {path.name}: {answer_of(running).err}")
+        time.sleep(0.002)
+
+
+def kill(running: subprocess.Popen[str]) -> Answer:
+    running.send_signal(signal.SIGKILL)
+    return answer_of(running)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_killed_while_it_trains(case: Case, tmp_path: Path, number: int) -> None:
+    run = tmp_path / "run"
+    running = process(*case.command(run))
+    wait_for(run / "config.json", running)
+    time.sleep(random.Random(number).uniform(0, case.seconds))
+    answer = kill(running)
+    assert answer.code in (0, -signal.SIGKILL)
+    assert len(RunFolder.open(run).metrics()) <= EPOCHS
+    case.resume(run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(8))
+def test_killed_at_any_moment_more_than_once(case: Case, tmp_path: Path, number: int) -> None:
+    """From the start of the process on, three times in a row, each time resumed by a process of its own."""
+    run, draw = tmp_path / "run", random.Random(number)
+    for _ in range(3):
+        began = (run / "config.json").exists()
+        running = process("train", "--resume", run, "--no-tensorboard") if began else process(*case.command(run))
+        time.sleep(draw.uniform(0, 3 + case.seconds))
+        assert kill(running).code in (0, -signal.SIGKILL)
+    case.resume(run)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+def test_ctrl_c_saves_and_nobody_else_writes(case: Case, tmp_path: Path, number: signal.Signals) -> None:
+    run = tmp_path / "run"
+    running = process(*case.command(run))
+    wait_for(run / "metrics.jsonl", running)
+    running.send_signal(signal.SIGSTOP)  # it keeps the run while others try
+    before = tree(run)
+    assert f"{run} is in use by process {running.pid}: wait" in refused("train", "--resume", run, "--no-tensorboard")
+    assert f"in use by process {running.pid}" in refused(*case.command(run), "--overwrite", plan_shown=True)
+    assert tree(run) == before
+    running.send_signal(number)
+    running.send_signal(signal.SIGCONT)
+    answer = answer_of(running)
+    assert answer.code == 130, answer.err
+    assert answer.out == ""
+    assert "Traceback" not in answer.err
+    assert answer.err.splitlines()[-1] == f"narl: stopped and saved. Go on with: narl train --resume {run}"
+    assert 1 <= len(RunFolder.open(run).metrics()) < EPOCHS
+    case.resume(run)
+
+
+@contextmanager
+def no_file_above(limit: int) -> Iterator[None]:
+    """Like a full disk: an error in the midst of writing."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("moment", ["checkpoint", "record", "configuration", "lock"])
+def test_a_full_disk(case: Case, tmp_path: Path, moment: str) -> None:
+    sizes = {
+        "checkpoint": max(path.stat().st_size for path in (case.reference / "checkpoints").iterdir()),
+        "record": (case.reference / "samples.json").stat().st_size,
+        "configuration": (case.reference / "config.json").stat().st_size,
+        "lock": (case.reference / ".lock").stat().st_size,
+    }
+    run = tmp_path / "run"
+    with no_file_above(sizes[moment] - 1):
+        answer = narl(*case.command(run))
+    check_full(answer, run)
+    case.resume(run)
+
+
+def test_a_disk_that_fills_up_in_the_midst_of_a_process(case: Case, tmp_path: Path) -> None:
+    """The record of the samples grows with every epoch, until it is larger than everything else."""
+    run, data = tmp_path / "run", rings(tmp_path / "many.csv", 4000)
+    small = ("--model", "mlp", "--ignore", "colour", "--method", "CE", "--batch-size", 4000)
+    flags = ("--epochs", 40, *small, "--device", "cpu", "--no-tensorboard")
+    answer = answer_of(process("train", data, "--out", run, *flags, file_limit=220_000))
+    check_full(answer, run)
+    assert "samples.npy" in answer.err.splitlines()[-1]
+    assert 10 < len(RunFolder.open(run).metrics()) < 40
+    done("train", "--resume", run, "--no-tensorboard")
+    done("train", data, "--out", tmp_path / "whole", *flags)
+    assert result(run) == result(tmp_path / "whole")
+
+
+def check_full(answer: Answer, run: Path) -> None:
+    message = refusal(answer, plan_shown=True)
+    assert str(run) in message
+    assert "File too large; raise the limit on the size of files; nothing of the run so far is lost" in message
