@@ -9,7 +9,6 @@ from typing import Any, final
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import get_total_norm
 from torch.optim import Adam, Optimizer
 
 from narl.bilevel.calls import Inputs, RandomState, call, restore, snapshot, uncompiled
@@ -21,9 +20,10 @@ from narl.bilevel.hypergradient import (
     meta_gradient,
 )
 from narl.bilevel.optimizers import rule_of, trained_parameters
+from narl.bilevel.refusals import refuse_no_labels, refuse_not_finite
 from narl.bilevel.tangents import KINDS, TrainingPass
 from narl.checks import check_targets
-from narl.errors import CleanBatchError, LabelError, NarlError, NonFiniteError, OptimizerError, OptionError
+from narl.errors import CleanBatchError, NarlError, OptimizerError, OptionError
 
 CleanBatch = Sequence[Any] | Callable[[], Sequence[Any]] | None
 
@@ -130,9 +130,7 @@ class MetaStep:
             What happened.
         """
         check_training_allowed()
-        if not isinstance(y, Tensor) or not y.dim() or not len(y):
-            got = f"a {type(y).__name__}" if not isinstance(y, Tensor) else "empty" if y.dim() else "a single number"
-            raise LabelError(f"the batch's labels are {got}: pass one or more as a tensor, torch.as_tensor(y)")
+        refuse_no_labels(y)
         is_meta_step = self.steps % self.every == 0
         clean_batch = self._clean_batch(clean) if is_meta_step else None
         random_state, buffers = RandomState.now(self.model), snapshot(self.model)
@@ -176,19 +174,9 @@ class MetaStep:
 
     def _move_model(self, logits: Tensor, y: Tensor, ids: Tensor | None) -> Tensor:
         gradient, loss = logit_gradient(self.adjuster, logits, y, ids, create_graph=False)
-        if not bool(torch.isfinite(loss)):
-            raise NonFiniteError(
-                f"the training loss is {float(loss)}: training diverged; lower the learning rate or check the inputs"
-            )
         self.optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(logits, gradient)
-        moving = [p.grad for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
-        if not bool(torch.isfinite(get_total_norm(moving))):
-            self.optimizer.zero_grad(set_to_none=True)
-            raise NonFiniteError(
-                "the gradient of the training loss is not finite, though the loss is: look for a square root or a "
-                "division at zero in the model, or lower the learning rate"
-            )
+        refuse_not_finite(loss, self.optimizer)
         self.optimizer.step()
         return loss
 

@@ -60,7 +60,7 @@ def usable_device(name: str) -> str:
         raise OptionError(f"device {name!r} cannot be used here ({reason}): use --device cpu or auto") from error
     if kind not in ("cpu", "cuda"):
         raise OptionError(f"device {name!r} is of a kind that narl does not train on: use cpu, cuda or auto")
-    return name
+    return name if kind == "cuda" else kind
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from narl.data import augmentation, encoding
 from narl.errors import OptionError
 from narl.train import architectures, defaults, methods
+from narl.train.adjusters import load_adjusters
 from narl.train.defaults import Recipe
 from narl.train.environment import threads, usable_device
 from narl.train.loop import steps_per_epoch
@@ -153,6 +154,7 @@ def _check_method(spec: methods.MethodSpec, settings: Settings) -> None:
         raise OptionError(f"{spec.name} uses a learned adjuster: name one, or the run that learned it, with --adjuster")
     if settings.adjusters and not spec.needs_adjuster:
         raise OptionError(f"--adjuster is for T-* methods, not for {spec.name}: use --method T-GCE, or leave it out")
+    load_adjusters(settings.adjusters)
     if settings.tune and not spec.grid():
         raise OptionError(f"--tune chooses a fixed loss's hyperparameters, {spec.name} has none: leave it out")
     if settings.tune and set(settings.options) & set(spec.grid()[0]):
@@ -172,7 +174,7 @@ def _absolute(settings: Settings) -> Settings:
     """Paths that still hold when the run is resumed from elsewhere."""
 
     def absolute(path: Any) -> Any:
-        return str(Path(path).resolve()) if isinstance(path, str) and Path(path).exists() else path
+        return str(Path(path).resolve()) if path and isinstance(path, str) and Path(path).exists() else path
 
     model = settings.model
     if model is not None and model.startswith("hf:"):

@@ -112,16 +112,17 @@ def resume(
     with folder.understood() as config:
         settings, recipe = Settings.from_json(config["settings"]), Recipe(**config["recipe"])
         fingerprint: str = config["fingerprint"]
-    settings = replace(settings, adjusters=kept_adjusters(folder.path) or settings.adjusters)
-    made = plan(settings, recipe)
     began = (folder.path / "encoder.json").exists()
+    if began:
+        settings = replace(settings, adjusters=kept_adjusters(folder.path) or settings.adjusters)
+    made = plan(settings, recipe)
     if made.sets.fingerprint() != fingerprint or (began and folder.read_json("encoder.json") != _state(made)):
         raise RunFolderError(
             f"the data of {run} has changed since the run began, so it cannot go on as it was: put the data back as it "
             "was, or start a new run with --out"
         )
     if not began:
-        folder.write_json("encoder.json", made.encoder.state())
+        _complete(folder, made, load_adjusters(settings.adjusters))
     return _train(made, folder, observer or Unobserved(), on_decoded, tensorboard)
 
 
@@ -133,10 +134,16 @@ def _state(plan: Plan) -> Any:
 def _new_folder(plan: Plan, out: Path, *, overwrite: bool = False) -> RunFolder:
     with threads(plan.recipe.threads):
         where = environment("cpu" if plan.recipe.device == "cpu" else "cuda")
+    learned = load_adjusters(plan.settings.adjusters)  # they may be the ones of the run that gives way
     folder = RunFolder.create(out, config=plan.describe(), environment=where, overwrite=overwrite)
-    folder.write_json("encoder.json", plan.encoder.state())
-    keep_adjusters(load_adjusters(plan.settings.adjusters), folder.path)
+    _complete(folder, plan, learned)
     return folder
+
+
+def _complete(folder: RunFolder, plan: Plan, learned: list[Adjuster]) -> None:
+    """Write what every sitting of a run needs; the encoder last, which says that all of it is there."""
+    keep_adjusters(learned, folder.path)
+    folder.write_json("encoder.json", plan.encoder.state())
 
 
 def _train(

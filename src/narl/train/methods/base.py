@@ -9,15 +9,15 @@ from typing import Any, final
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
 from narl.adjuster import Adjuster, margin
 from narl.bilevel import StepReport
 from narl.bilevel.calls import Inputs, call, restore, snapshot
 from narl.bilevel.hypergradient import check_training_allowed
+from narl.bilevel.refusals import refuse_no_labels, refuse_not_finite
 from narl.checks import check_targets
-from narl.errors import CheckpointError, LabelError, NarlError, NonFiniteError, OptionError
+from narl.errors import CheckpointError, NarlError, OptionError
 
 
 @final
@@ -218,9 +218,7 @@ def descend(
         torch.Size([2, 3])
     """
     check_training_allowed()
-    if not isinstance(y, Tensor) or not y.dim() or not len(y):
-        got = f"a {type(y).__name__}" if not isinstance(y, Tensor) else "empty" if y.dim() else "a single number"
-        raise LabelError(f"the batch's labels are {got}: pass one or more as a tensor, torch.as_tensor(y)")
+    refuse_no_labels(y)
     buffers = snapshot(model)
     try:
         with torch.enable_grad():
@@ -229,7 +227,7 @@ def descend(
             loss = _mean(values(logits), len(y))
             optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
-        _check_finite(loss.detach(), optimizer)
+        refuse_not_finite(loss.detach(), optimizer)
     except NarlError:
         restore(model, buffers)
         raise
@@ -246,18 +244,3 @@ def _mean(values: Tensor, num_samples: int) -> Tensor:
     if not values.requires_grad:
         raise OptionError("the method's loss does not depend on the logits: compute it from them, without detach()")
     return values.mean()
-
-
-def _check_finite(loss: Tensor, optimizer: Optimizer) -> None:
-    moving = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    if bool(torch.isfinite(loss + get_total_norm(moving))):  # one look, for which the host waits for the device once
-        return
-    optimizer.zero_grad(set_to_none=True)
-    if not bool(torch.isfinite(loss)):
-        raise NonFiniteError(
-            f"the training loss is {float(loss)}: training diverged; lower the learning rate or check the inputs"
-        )
-    raise NonFiniteError(
-        "the gradient of the training loss is not finite, though the loss is: look for a square root or a "
-        "division at zero in the model, or lower the learning rate"
-    )
