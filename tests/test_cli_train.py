@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -101,7 +102,7 @@ def test_what_is_said(data: Path, tmp_path: Path) -> None:
     answer = done("train", data, "--out", tmp_path / "run", "--method", "CE", *SHORT)
     assert answer.err.startswith("CE on 192 rows of 2 classes")
     assert [f"epoch {epoch}/3" in answer.err for epoch in (1, 2, 3)] == [True] * 3
-    assert "mean of the last 5 epochs" in answer.out
+    assert "test accuracy, mean of the last" in answer.out
     assert f"narl predict {tmp_path / 'run'} DATA" in answer.out
 
 
@@ -183,7 +184,8 @@ def test_a_tampered_checkpoint_gives_way(
 
 
 def test_resume_takes_no_other_data(data: Path, reference: Path, tmp_path: Path) -> None:
-    assert "leave DATA and --out out" in refused("train", data, "--resume", reference)
+    assert "leave DATA out" in refused("train", data, "--resume", reference)
+    assert "leave --epochs out" in refused("train", "--resume", reference, "--epochs", 9)
     assert "is not a run of narl" in refused("train", "--resume", data.parent)
     assert "there is no folder" in refused("train", "--resume", tmp_path / "none")
 
@@ -271,6 +273,40 @@ def test_a_transfer_stopped_goes_on(
     assert narl(*command, "--out", tmp_path / "parts").code == 130
     done("train", "--resume", tmp_path / "parts", "--no-tensorboard")
     assert result(tmp_path / "parts") == result(tmp_path / "whole")
+
+
+def test_a_transfer_killed_while_it_began_goes_on(data: Path, reference: Path, tmp_path: Path) -> None:
+    """Of the adjusters that a run keeps, the first one was written, and the rest was not."""
+    command = ("transfer", data, "--from", reference, *SHORT)
+    done(*command, "--out", tmp_path / "whole")
+    shutil.copytree(tmp_path / "whole", tmp_path / "killed")
+    kept = ("config.json", "environment.json", ".lock", "source-adjuster-1.safetensors")
+    for path in (tmp_path / "killed").iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name not in kept:
+            path.unlink()
+    done("train", "--resume", tmp_path / "killed", "--no-tensorboard")
+    assert result(tmp_path / "killed") == result(tmp_path / "whole")
+
+
+def test_a_transfer_in_place_of_its_source(data: Path, reference: Path, tmp_path: Path) -> None:
+    shutil.copytree(reference, tmp_path / "run")
+    done("transfer", data, "--from", reference, "--out", tmp_path / "new", *SHORT)
+    done("transfer", data, "--from", tmp_path / "run", "--out", tmp_path / "run", "--overwrite", *SHORT)
+    assert result(tmp_path / "run") == result(tmp_path / "new")
+
+
+def test_relative_paths_hold_from_elsewhere(
+    reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_at: Callable[[int], None]
+) -> None:
+    rings(tmp_path / "rings.csv")
+    monkeypatch.chdir(tmp_path)
+    stop_at(5)
+    assert narl("train", "rings.csv", "--out", "run", "--clean", 24, "--heldout", 0.25, *SHORT).code == 130
+    monkeypatch.chdir("/")
+    done("train", "--resume", tmp_path / "run", "--no-tensorboard")
+    assert result(tmp_path / "run") == result(reference)
 
 
 def test_transfer_needs_what_was_learned(data: Path, tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
-"""Every method on a GPU: it trains there as on the CPU, and plain ones make the host wait once a step."""
+"""Every method on a GPU: it trains there as on the CPU."""
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 
 import pytest
@@ -38,20 +37,3 @@ def test_trains_as_on_the_cpu(name: str) -> None:
     resumed = built(name, setting_on_gpu())
     resumed.load_state_dict(there.state_dict())
     resumed.step(*(part.cuda() for part in batches(1)[0]))
-
-
-@pytest.mark.parametrize("name", ["CE", "GCE", "Forward"])
-def test_the_host_waits_once_a_step(name: str) -> None:
-    setting = replace(setting_on_gpu(), clean=None, total_steps=1000)
-    method = built(name, setting)
-    some = [tuple(part.cuda() for part in batch) for batch in batches(4)]
-    method.step(*some[0])
-    torch.cuda.set_sync_debug_mode("warn")
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            for batch in some[1:]:
-                method.step(*batch)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert len([w for w in caught if "synchroniz" in str(w.message)]) <= len(some[1:])

@@ -53,6 +53,9 @@ class StopAt:
     def __init__(self, steps: int) -> None:
         self.left = steps
 
+    def decoded(self, done: int, total: int) -> None:
+        pass
+
     def begin(self, title: str, epochs: int, steps: int, done: int) -> None:
         pass
 
@@ -232,8 +235,8 @@ def test_tuning_chooses_on_clean_samples_and_survives_a_stop(rings: Path, tmp_pa
     resume(tmp_path / "parts", tensorboard=False)
     assert files(tmp_path / "whole") == files(tmp_path / "parts")
     found = json.loads((tmp_path / "whole" / "tuning.json").read_text())
-    scores = [row["clean_accuracy"] for row in found["candidates"]]
-    assert found["chosen"] == found["candidates"][int(np.argmax(scores))]["options"]
+    best = max(found["candidates"], key=lambda row: (row["clean_accuracy"], -row["clean_loss"]))
+    assert found["chosen"] == best["options"]
     for candidate in (tmp_path / "whole" / "tuning").iterdir():
         assert "test_accuracy" not in (candidate / "metrics.jsonl").read_text()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 import typer
@@ -45,10 +46,12 @@ for command in (demo, train, transfer, predict, noise):
 
 def main() -> None:
     """Run the command line; what narl refuses ends in one line, not in a traceback."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a class name may have letters that the terminal has not
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app()
     except NarlError as error:
-        print(f"narl: {error}", file=sys.stderr)
+        print(f"narl: {' '.join(str(error).splitlines())}", file=sys.stderr)  # a file's name may hold a newline
         sys.exit(2)
     except KeyboardInterrupt:
         print("narl: interrupted", file=sys.stderr)

@@ -62,7 +62,11 @@ Test = Annotated[
 ]
 Limit = Annotated[
     int | None,
-    typer.Option(help="Train on so many samples only.", rich_help_panel=_DATA, show_default=False),
+    typer.Option(
+        help="Use so many samples of DATA only; clean and test samples come out of them.",
+        rich_help_panel=_DATA,
+        show_default=False,
+    ),
 ]
 SkipUnreadable = Annotated[
     bool,

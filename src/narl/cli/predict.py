@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -30,11 +29,11 @@ def predict(
 
     Writes a row a sample: its id, the most probable class, its probability, and the probability of every class.
     """
-    from narl.cli.output import check_new, write_predictions
+    from narl.cli.output import check_new, print_json, write_predictions
     from narl.data.read import read_inputs
     from narl.train.trained import Trained
 
-    check_new(out, overwrite=overwrite)
+    check_new(out, overwrite=overwrite, source=Path(data))
     with told_warnings():
         trained = Trained(run, device)
         samples = read_inputs(data, part=part, layout=layout, columns=trained.columns)
@@ -45,7 +44,7 @@ def predict(
             write_predictions(out, samples.ids.tolist(), labels, probabilities, trained.classes)
     done = {"run": str(run), "samples": len(samples), "classes": list(trained.classes), "model_of_epoch": trained.epoch}
     if as_json:
-        print(json.dumps({**done, "out": None if dry_run else str(out)}, indent=2, ensure_ascii=False))
+        print_json({**done, "out": None if dry_run else str(out)})
     else:
         what = "would predict" if dry_run else "predicted"
         print(f"{what} {len(samples):,} samples with the model of epoch {trained.epoch}: {out}")

@@ -143,11 +143,10 @@ class TrainingProgress:
         """
         self._done = int(record["epoch"]) * self._steps
         self._accuracy = _accuracy(record)
+        numbers = _numbers(record.get("loss"), record.get("meta_loss"), self._accuracy)
+        self.note(f"{self._head(record['epoch'])}  {numbers}({_clock(self._elapsed())}{self._left(' left ')})")
         if self._shown:
             self._draw()
-            return
-        numbers = _numbers(record.get("loss"), record.get("meta_loss"), self._accuracy)
-        self._print(f"{self._head(record['epoch'])}  {numbers}({_clock(self._elapsed())}{self._left(' left ')})")
 
     def note(self, text: str) -> None:
         """Print a line above the bar."""

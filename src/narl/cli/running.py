@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from narl.cli.output import print_json
 from narl.cli.watching import Watching
 from narl.errors import OptionError
 
@@ -92,7 +92,7 @@ def told_warnings() -> Iterator[None]:
 
 def _show(values: dict[str, Any], lines: list[str], as_json: bool) -> None:
     if as_json:
-        print(json.dumps(values, indent=2, ensure_ascii=False))
+        print_json(values)
         return
     for line in lines:
         print(line)
@@ -100,20 +100,39 @@ def _show(values: dict[str, Any], lines: list[str], as_json: bool) -> None:
 
 def _plan_lines(plan: Plan, out: Path | None) -> list[str]:
     settings, recipe, sets = plan.settings, plan.recipe, plan.sets
-    counts = plan.describe()["samples"]
+    parts = {"clean": sets.clean, "heldout": sets.heldout, "test": sets.test}
+    extra = [f"{len(samples):,} {_PARTS[part]}" for part, samples in parts.items() if samples is not None]
     smallest, largest = sets.train.class_counts.min(), sets.train.class_counts.max()
-    extra = [f"{counts[part]:,} {word}" for part, word in _PARTS.items() if counts[part]]
+    augment = f", {recipe.augment}" if sets.train.kind == "image" else ""
     lines = [
-        f"{recipe.method} on {counts['train']:,} {_WORDS[sets.train.kind]} of {len(sets.train.classes)} classes "
+        f"{recipe.method} on {len(sets.train):,} {_WORDS[sets.train.kind]} of {len(sets.train.classes)} classes "
         f"({smallest:,} to {largest:,} a class); {', '.join(extra) or 'no clean and no test samples'}",
+        *_column_lines(plan),
         f"model {settings.model or _default_model(sets.train.kind)}, {plan.parameters:,} parameters; {recipe.epochs} "
-        f"epochs of {plan.steps} steps, batches of {recipe.batch_size}; {recipe.optimizer} "
+        f"epochs of {plan.steps} steps, batches of {recipe.batch_size}{augment}; {recipe.optimizer} "
         f"{recipe.learning_rate:g}, {recipe.schedule} schedule; seed {settings.seed}, {recipe.device}",
         *(f"note: {note}" for note in sets.notes),
     ]
     if out is not None:
         lines.append(f"would be written to {out}")
     return lines
+
+
+def _column_lines(plan: Plan) -> list[str]:
+    """What the columns of a table were taken for."""
+    columns = plan.sets.columns
+    if columns.label is None:
+        return []
+    kinds = {"text": columns.text, "images": columns.image, "true labels": columns.true_label, "ids": columns.id}
+    named = [f"{kind} {column!r}" for kind, column in kinds.items() if column is not None]
+    listed = {"numbers": columns.numbers, "categories": columns.categories, "left out": columns.ignore}
+    named += [f"{kind} {_few(names)}" for kind, names in listed.items() if names]
+    return [f"columns: labels {columns.label!r}; {'; '.join(named)}"]
+
+
+def _few(names: tuple[str, ...]) -> str:
+    shown = ", ".join(names[:6])
+    return shown if len(names) <= 6 else f"{shown} and {len(names) - 6} more"
 
 
 _WORDS = {"image": "images", "text": "texts", "table": "rows"}
@@ -129,8 +148,11 @@ def _default_model(kind: str) -> str:
 def _result_lines(outcome: Outcome) -> list[str]:
     summary = outcome.summary
     lines = []
+    if summary["options"]:
+        lines.append("options: " + ", ".join(f"{name} = {value}" for name, value in summary["options"].items()))
     if "last5" in summary:
-        lines.append(f"test accuracy, mean of the last 5 epochs: {summary['last5']['test_accuracy']:.2%}")
+        last = min(5, summary["epochs"])
+        lines.append(f"test accuracy, mean of the last {last} epochs: {summary['last5']['test_accuracy']:.2%}")
         if "selected" in summary:
             chosen = summary["selected"]
             lines.append(
@@ -147,6 +169,8 @@ def _result_lines(outcome: Outcome) -> list[str]:
         lines.append(
             f"epoch {chosen['epoch']} chosen; accuracy on held-out clean samples {chosen['heldout_accuracy']:.2%}"
         )
+    if summary["last"].get("margin_auroc") is not None:
+        lines.append(f"a low margin finds the wrong labels with AUROC {summary['last']['margin_auroc']:.3f}")
     lines.append(
         f"The model of epoch {summary['model_of_epoch']} is in {outcome.folder}; "
         f"use it with: narl predict {outcome.folder} DATA"
@@ -157,5 +181,10 @@ def _result_lines(outcome: Outcome) -> list[str]:
 def _worst_classes(by_class: dict[str, float | None]) -> str:
     known = sorted((value, name) for name, value in by_class.items() if value is not None)
     shown = known if len(known) <= 10 else known[:5]
-    what = "by class" if len(known) <= 10 else "lowest classes"
-    return f"{what}: " + ", ".join(f"{name} {value:.1%}" for value, name in shown)
+    what = "by class, lowest first" if len(known) <= 10 else "lowest classes"
+    return f"{what}: " + ", ".join(f"{_on_a_line(name)} {value:.1%}" for value, name in shown)
+
+
+def _on_a_line(name: str) -> str:
+    """A class name without what would break the line, or command the terminal."""
+    return name if name.isprintable() else ascii(name)

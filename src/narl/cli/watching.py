@@ -6,7 +6,7 @@ import signal
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, final
 
-from narl.cli.progress import TrainingProgress
+from narl.cli.progress import Counting, TrainingProgress
 
 if TYPE_CHECKING:
     from narl.bilevel import StepReport
@@ -21,6 +21,7 @@ class Watching:
 
     def __init__(self) -> None:
         self._progress: TrainingProgress | None = None
+        self._decoding: Counting | None = None
         self._stop = False
         self._before: dict[signal.Signals, Any] = {}
 
@@ -37,6 +38,15 @@ class Watching:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._end()
+
+    def decoded(self, done: int, total: int) -> None:
+        """Show how many images are in memory."""
+        if self._decoding is None:
+            self._decoding = Counting(total, "decoding images")
+            self._decoding.__enter__()
+        self._decoding(done)
+        if done >= total:
+            self._end()
 
     def begin(self, title: str, epochs: int, steps: int, done: int) -> None:
         """A training begins."""
@@ -67,6 +77,9 @@ class Watching:
             self._progress.note("stopping after this step (once more to stop at once)")
 
     def _end(self) -> None:
+        if self._decoding is not None:
+            self._decoding.__exit__(None, None, None)
+            self._decoding = None
         if self._progress is not None:
             self._progress.__exit__(None, None, None)
             self._progress = None

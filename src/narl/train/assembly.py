@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
-from torch import nn
-from torch.optim import SGD, AdamW, Optimizer
 
 from narl.data import augmentation, pools
 from narl.data.samples import Samples
 from narl.train import methods
-from narl.train.adjusters import load_adjusters
 from narl.train.loop import CleanBatches, Loop, Part
-from narl.train.planning import Plan
+from narl.train.planning import Plan, optimizer_for, options_of
 from narl.train.prepare import Sets
-from narl.train.settings import Settings
 
-Counter = Callable[[int], None]
+Counter = Callable[[int, int], None]
 
 _WHOLE = 300  # clean samples up to which a meta step looks at all of them
 
@@ -28,14 +23,15 @@ def assemble(plan: Plan, on_decoded: Counter | None = None) -> Loop:
 
     Args:
         plan: what the run will do.
-        on_decoded: called with the number of images decoded so far, while they are brought into memory.
+        on_decoded: called with the number of training images decoded so far, and of all, while they are brought into
+            memory.
 
     Returns:
         The loop.
     """
     settings, recipe, sets, encoder = plan.settings, plan.recipe, plan.sets, plan.encoder
     model = plan.model()
-    optimizer = _optimizer(plan, model)
+    optimizer = optimizer_for(plan, model)
     draws = torch.Generator().manual_seed(settings.seed)
     augment = augmentation.get(recipe.augment)
     train = _part(sets.train, plan, on_decoded)
@@ -56,7 +52,7 @@ def assemble(plan: Plan, on_decoded: Counter | None = None) -> Loop:
     return Loop(
         model=model,
         optimizer=optimizer,
-        method=methods.build(recipe.method, setting, **_options(settings)),
+        method=methods.build(recipe.method, setting, **options_of(settings)),
         schedule=plan.schedule,
         learning_rate=recipe.learning_rate,
         train=train,
@@ -85,20 +81,6 @@ def _part(samples: Samples, plan: Plan, on_decoded: Counter | None = None) -> Pa
         device=torch.device(plan.recipe.device),
         memory_limit=plan.settings.memory_limit,
         workers=plan.settings.workers,
-        on_progress=on_decoded,
+        on_progress=None if on_decoded is None else lambda done: on_decoded(done, len(samples)),
     )
     return Part(pool, torch.as_tensor(samples.labels, device=plan.recipe.device))
-
-
-def _optimizer(plan: Plan, model: nn.Module) -> Optimizer:
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    rate, decay = plan.recipe.learning_rate, plan.recipe.weight_decay
-    if plan.recipe.optimizer == "sgd":
-        return SGD(parameters, lr=rate, momentum=plan.settings.momentum, weight_decay=decay)
-    return AdamW(parameters, lr=rate, weight_decay=decay)
-
-
-def _options(settings: Settings) -> dict[str, Any]:
-    if not settings.adjusters:
-        return dict(settings.options)
-    return {**settings.options, "adjusters": load_adjusters(settings.adjusters)}

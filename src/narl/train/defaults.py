@@ -109,7 +109,7 @@ class Recipe:
     threads: int
 
 
-def decide(settings: Settings, *, kind: str, samples: int, device: str, threads: int) -> Recipe:
+def decide(settings: Settings, *, kind: str, samples: int, device: str, threads: int, channels: int = 3) -> Recipe:
     """Decide every open point.
 
     Args:
@@ -118,6 +118,7 @@ def decide(settings: Settings, *, kind: str, samples: int, device: str, threads:
         samples: to train on.
         device: that was found.
         threads: that torch uses by itself.
+        channels: of images.
 
     Returns:
         What the run will do.
@@ -134,6 +135,9 @@ def decide(settings: Settings, *, kind: str, samples: int, device: str, threads:
     own = optimizer == by_kind.optimizer
     if kind != "image" and settings.augment not in (None, "none"):
         raise OptionError(f"--augment {settings.augment} is for images, this data is a {kind}: leave it out")
+    if (settings.image_size and kind != "image") or (settings.text_length and kind != "text"):
+        flag = "--image-size" if settings.image_size and kind != "image" else "--text-length"
+        raise OptionError(f"{flag} means nothing for a {kind}: leave it out")
     return Recipe(
         method=method_of(settings),
         heldout=heldout_of(settings),
@@ -143,7 +147,8 @@ def decide(settings: Settings, *, kind: str, samples: int, device: str, threads:
         learning_rate=settings.learning_rate or (by_kind.learning_rate if own else _LEARNING_RATES[optimizer]),
         weight_decay=_given(settings.weight_decay, by_kind.weight_decay if own else _WEIGHT_DECAYS[optimizer]),
         schedule=settings.schedule or by_kind.schedule,
-        augment=settings.augment or by_kind.augment,
+        # Grey images are mostly writing and scans, which nobody meets mirrored.
+        augment=settings.augment or ("crop" if kind == "image" and channels == 1 else by_kind.augment),
         device=device,
         # Small networks on small batches: more threads mostly wait for each other.
         threads=settings.threads or (threads if kind == "image" else 1),

@@ -22,6 +22,9 @@ from narl.train.writing import cannot_write
 class Observer(Protocol):
     """Who wants to see a run go on: the command line's progress bar."""
 
+    def decoded(self, done: int, total: int) -> None:
+        """So many training images have been decoded into memory."""
+
     def begin(self, title: str, epochs: int, steps: int, done: int) -> None:
         """A training of so many epochs of so many steps begins, some steps of which were done before."""
 
@@ -38,6 +41,9 @@ class Observer(Protocol):
 @final
 class Unobserved:
     """Nobody looks."""
+
+    def decoded(self, done: int, total: int) -> None:
+        """Nothing to show."""
 
     def begin(self, title: str, epochs: int, steps: int, done: int) -> None:
         """Nothing to show."""

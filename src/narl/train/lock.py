@@ -42,11 +42,16 @@ def held(folder: Path) -> Iterator[None]:
     try:
         if not _acquire(descriptor):
             raise RunFolderError(f"{folder} is in use by process {_user(path)}: wait until it ends, or stop it")
+        size = os.fstat(descriptor).st_size
         try:
             # One short write over the last one, never an empty file between: it marks the folder as narl's.
-            os.write(descriptor, f"{_MARK}{os.getpid():>10}\n".encode())
+            line = f"{_MARK}{os.getpid():>10}\n".encode()
+            while line:
+                line = line[os.write(descriptor, line) :]
             os.fsync(descriptor)
         except OSError as error:
+            with suppress(OSError):
+                os.ftruncate(descriptor, size)  # half a mark is none
             raise cannot_write(path, error) from error
         yield
     finally:
@@ -66,8 +71,7 @@ def never_began(folder: Path, entries: Collection[str]) -> bool:
         content = (folder / FILE).read_bytes()
     except OSError:
         return False
-    mark = _MARK.encode()
-    return content.startswith(mark) or (mark.startswith(content) and len(entries) == 1)  # a full disk cuts it short
+    return content.startswith(_MARK.encode()) or (not content and len(entries) == 1)
 
 
 def _acquire(descriptor: int) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, final
 
 import torch
 from torch import Tensor, nn
+from torch.optim import SGD, AdamW, Optimizer
 
 from narl.data import augmentation, encoding
 from narl.errors import OptionError
@@ -122,25 +123,27 @@ def plan(settings: Settings, recipe: Recipe | None = None) -> Plan:
             "--patience needs clean samples that are not learned from: give a clean set with --clean, and a share of "
             "it with --heldout"
         )
+    encoder = architectures.encoder_for(
+        settings.model, sets.train.inputs, image_size=settings.image_size, text_length=settings.text_length
+    )
     if recipe is None:
         recipe = defaults.decide(
             settings,
             kind=sets.train.kind,
             samples=len(sets.train),
+            channels=encoder.shape.get("in_channels", 0),
             device=usable_device(settings.device),
             threads=torch.get_num_threads(),
         )
     else:
         usable_device(recipe.device)
     augmentation.get(recipe.augment)
-    encoder = architectures.encoder_for(
-        settings.model, sets.train.inputs, image_size=settings.image_size, text_length=settings.text_length
-    )
     made = Plan(settings, recipe, sets, encoder, 0)
     made.schedule  # noqa: B018  a warm-up that is too long is known before training
     model = made.model()
     with threads(recipe.threads):
         architectures.check_output(model, _example(made), len(sets.train.classes))
+    _try_method(made, model)
     return replace(made, parameters=sum(parameter.numel() for parameter in model.parameters()))
 
 
@@ -163,6 +166,40 @@ def _check_method(spec: methods.MethodSpec, settings: Settings) -> None:
     if settings.heldout and settings.clean == "none":
         raise OptionError("--heldout is a share of the clean set: give one with --clean")
     spec.checked({name: value for name, value in settings.options.items() if name != "adjusters"})
+
+
+def _try_method(plan: Plan, model: nn.Module) -> None:
+    """Build the method once: options that name files or adjusters are looked at before training."""
+    setting = methods.Setting(
+        model=model,
+        optimizer=optimizer_for(plan, model),
+        class_counts=torch.as_tensor(plan.sets.train.class_counts, device=plan.recipe.device),
+        clean=None if plan.sets.clean is None else _never,
+        total_steps=plan.total_steps,
+        num_samples=len(plan.sets.train),
+        generator=torch.Generator().manual_seed(plan.settings.seed),
+    )
+    methods.build(plan.recipe.method, setting, **options_of(plan.settings))
+
+
+def _never() -> tuple[Tensor, Tensor]:
+    raise AssertionError("a method draws clean samples when it trains, not when it is made")
+
+
+def optimizer_for(plan: Plan, model: nn.Module) -> Optimizer:
+    """The model's optimiser at the first step."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    rate, decay = plan.recipe.learning_rate, plan.recipe.weight_decay
+    if plan.recipe.optimizer == "sgd":
+        return SGD(parameters, lr=rate, momentum=plan.settings.momentum, weight_decay=decay)
+    return AdamW(parameters, lr=rate, weight_decay=decay)
+
+
+def options_of(settings: Settings) -> dict[str, Any]:
+    """The method's options, learned adjusters among them."""
+    if not settings.adjusters:
+        return dict(settings.options)
+    return {**settings.options, "adjusters": load_adjusters(settings.adjusters)}
 
 
 def _example(plan: Plan) -> Tensor:

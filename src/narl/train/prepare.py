@@ -104,6 +104,8 @@ def prepare(settings: Settings, *, heldout: float) -> Sets:
     kept = None
     if clean is not None and heldout:
         clean, kept = clean_sets.split(clean, heldout, seed=settings.seed)
+    if train.true_labels is not None:
+        notes.append("true labels are known: used in the clean and the test set and in reports, not in training")
     return Sets(train, clean, kept, test, columns, tuple(notes))
 
 
@@ -131,8 +133,9 @@ def _hold_out_test(settings: Settings, train: Samples, notes: list[str]) -> tupl
         return train, _read(settings, settings.test, "test", train.classes)
     train, test = clean_sets.split(train, share, seed=settings.seed)
     if test.true_labels is None:
+        held = len(test) / (len(train) + len(test))
         notes.append(
-            f"{len(test)} samples ({share:.0%}) are held out as the test set, with their given labels: where those are "
+            f"{len(test)} samples ({held:.0%}) are held out as the test set, with their given labels: where those are "
             "wrong the accuracy is too low. Give checked ones with --test, or --test none."
         )
     return train, _trusted(test)
@@ -143,11 +146,18 @@ def _trusted(samples: Samples) -> Samples:
     return samples if samples.true_labels is None else replace(samples, labels=samples.true_labels)
 
 
-def _as_share(text: str) -> float | None:
+def _is_number(text: str) -> bool:
     try:
-        share = float(text)
+        float(text)
     except ValueError:
+        return False
+    return True
+
+
+def _as_share(text: str) -> float | None:
+    if not _is_number(text):
         return None
+    share = float(text)
     if not 0 < share < 1:
         raise OptionError(f"--test {text} is no share: give a number between 0 and 1, a file, a folder, auto or none")
     return share
@@ -165,6 +175,10 @@ def _take_named(settings: Settings, train: Samples, notes: list[str]) -> tuple[S
 def _take_clean(settings: Settings, train: Samples, notes: list[str]) -> tuple[Samples, Samples | None]:
     if settings.clean == "none":
         return train, None
+    if _is_number(settings.clean) and not settings.clean.isdecimal():
+        raise OptionError(
+            f"--clean {settings.clean} is no number of samples: give a whole one, a file, a folder or none"
+        )
     if settings.clean.isdecimal():
         rest, drawn = clean_sets.draw_clean(train, int(settings.clean), seed=settings.seed)
         if train.true_labels is None:

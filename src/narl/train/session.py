@@ -11,7 +11,7 @@ from narl.adjuster import Adjuster
 from narl.errors import NarlError, RunFolderError
 from narl.train import checkpoint, methods, tuning
 from narl.train.adjusters import keep_adjusters, kept_adjusters, load_adjusters
-from narl.train.assembly import Counter, assemble
+from narl.train.assembly import assemble
 from narl.train.defaults import Recipe
 from narl.train.environment import environment, threads
 from narl.train.keeper import Keeper, Observer, Unobserved
@@ -47,7 +47,6 @@ def start(
     *,
     overwrite: bool = False,
     observer: Observer | None = None,
-    on_decoded: Counter | None = None,
     tensorboard: bool = True,
 ) -> Outcome:
     """Begin a run in a new folder and train to the end, or until the observer wants to stop.
@@ -57,7 +56,6 @@ def start(
         out: the run's folder; must not exist.
         overwrite: replace a run that is there.
         observer: who wants to see it go on.
-        on_decoded: called with the number of images decoded so far, while they are brought into memory.
         tensorboard: also write what TensorBoard shows, where it is installed.
 
     Returns:
@@ -78,12 +76,12 @@ def start(
     """
     # First: samples that cannot be read leave no folder behind, and replace no run that is there.
     with threads(plan.recipe.threads):
-        loop: Loop | None = assemble(plan, on_decoded)
+        loop: Loop | None = assemble(plan, (observer or Unobserved()).decoded)
     if plan.settings.tune:
         loop = None  # made once more, with what is chosen
     folder = _new_folder(plan, out, overwrite=overwrite)
     try:
-        return _train(plan, folder, observer or Unobserved(), on_decoded, tensorboard, loop)
+        return _train(plan, folder, observer or Unobserved(), tensorboard, loop)
     except RunFolderError:
         raise  # a full disk: the run goes on when there is room
     except NarlError:
@@ -92,15 +90,12 @@ def start(
         raise
 
 
-def resume(
-    run: Path, *, observer: Observer | None = None, on_decoded: Counter | None = None, tensorboard: bool = True
-) -> Outcome:
+def resume(run: Path, *, observer: Observer | None = None, tensorboard: bool = True) -> Outcome:
     """Go on with a run that was stopped, from its last checkpoint.
 
     Args:
         run: its folder.
         observer: who wants to see it go on.
-        on_decoded: called with the number of images decoded so far, while they are brought into memory.
         tensorboard: also write what TensorBoard shows, where it is installed.
 
     Returns:
@@ -123,7 +118,7 @@ def resume(
         )
     if not began:
         _complete(folder, made, load_adjusters(settings.adjusters))
-    return _train(made, folder, observer or Unobserved(), on_decoded, tensorboard)
+    return _train(made, folder, observer or Unobserved(), tensorboard)
 
 
 def _state(plan: Plan) -> Any:
@@ -150,7 +145,6 @@ def _train(
     plan: Plan,
     folder: RunFolder,
     observer: Observer,
-    on_decoded: Counter | None,
     tensorboard: bool,
     loop: Loop | None = None,
 ) -> Outcome:
@@ -160,7 +154,7 @@ def _train(
             if chosen is None:
                 return Outcome(folder.path, False, {})
             plan = replace(plan, settings=replace(plan.settings, options={**plan.settings.options, **chosen}))
-        loop = assemble(plan, on_decoded) if loop is None else loop
+        loop = assemble(plan, observer.decoded) if loop is None else loop
         checkpoints = checkpoint.Checkpoints(folder.path / "checkpoints")
         found = checkpoints.latest()
         if found.tree is not None:
@@ -198,7 +192,7 @@ def _tune(plan: Plan, folder: RunFolder, observer: Observer) -> dict[str, float]
         settings = replace(plan.settings, tune=False, options={**plan.settings.options, **candidate})
         part = replace(plan, settings=settings, sets=replace(plan.sets, test=None))
         child = RunFolder.open(path) if (path / "config.json").exists() else _new_folder(part, path)
-        return (child.path / "summary.json").exists() or _train(part, child, observer, None, False).finished
+        return (child.path / "summary.json").exists() or _train(part, child, observer, False).finished
 
     return tuning.choose(folder, methods.get(str(plan.recipe.method)).grid(), train)
 

@@ -100,9 +100,9 @@ class Settings:
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
                 raise OptionError(f"{_flag(name)} = {value!r} makes no sense: give a whole number of at least {least}")
         # More would fill the memory, or ask the system for more threads than it has, before anything could be said.
-        for name, most in {"image_size": 8192, "text_length": 65_536, "threads": 1024, "workers": 1024}.items():
-            if getattr(self, name) is not None and getattr(self, name) > most:
-                raise OptionError(f"{_flag(name)} = {getattr(self, name)} is too large: give at most {most:,}")
+        for name, largest in {"image_size": 8192, "text_length": 65_536, "threads": 1024, "workers": 1024}.items():
+            if getattr(self, name) is not None and getattr(self, name) > largest:
+                raise OptionError(f"{_flag(name)} = {getattr(self, name)} is too large: give at most {largest:,}")
         for name, most in {"learning_rate": 1e6, "weight_decay": 1e6, "momentum": 1.0, "warmup": 1e6}.items():
             value = getattr(self, name)
             if value is not None and not (isinstance(value, (int, float)) and 0 <= value <= most):
