@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from typing import NoReturn
 
 import typer
 
@@ -45,14 +46,29 @@ for command in (demo, train, transfer, predict, noise):
 
 
 def main() -> None:
-    """Run the command line; what narl refuses ends in one line, not in a traceback."""
+    """Run the command line; what narl or the parser refuses ends in one line, not in a traceback."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # a class name may have letters that the terminal has not
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        app()
+        code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
     except NarlError as error:
-        print(f"narl: {' '.join(str(error).splitlines())}", file=sys.stderr)  # a file's name may hold a newline
-        sys.exit(2)
-    except KeyboardInterrupt:
+        _refuse(str(error))
+    except (KeyboardInterrupt, typer.Abort):
         print("narl: interrupted", file=sys.stderr)
         sys.exit(130)
+    except Exception as error:
+        message = getattr(error, "format_message", None)  # of the parser; its classes moved between versions of typer
+        if message is None:
+            raise
+        _refuse(f"{message()} (narl {sys.argv[1] if _knows(sys.argv[1]) else ''} --help)".replace("  ", " "))
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _knows(command: str) -> bool:
+    """Whether there is a command of that name."""
+    return any((info.name or getattr(info.callback, "__name__", "")) == command for info in app.registered_commands)
+
+
+def _refuse(message: str) -> NoReturn:
+    print(f"narl: {' '.join(message.splitlines())}", file=sys.stderr)  # a file's name may hold a newline
+    sys.exit(2)

@@ -9,25 +9,11 @@ from typing import final
 
 import numpy as np
 
-from narl.data.class_labels import Words, shortened
-from narl.data.image_files import is_image
-from narl.data.raw_table import RawTable, argument, as_number, is_missing
+from narl.data.class_labels import shortened
+from narl.data.column_looks import LABEL_NAMES, TRUE_LABELS, label_like, look, named_text
+from narl.data.column_questions import Answers, listed, question
+from narl.data.raw_table import RawTable
 from narl.errors import DataError, nearest
-
-# fmt: off
-LABEL_NAMES = frozenset({
-    "label", "labels", "target", "targets", "class", "y", "category",
-    "class_name", "class_label", "given_label", "noisy_label",
-})
-TEXT_NAMES = frozenset({
-    "text", "texts", "sentence", "question", "review", "comment", "tweet",
-    "content", "document", "body", "message", "utterance",
-})
-# fmt: on
-TRUE_LABEL = "true_label"
-_FEW = 20
-_WORDS_OF_A_TEXT = 3.0
-_LONG = 40
 
 
 @final
@@ -74,13 +60,20 @@ def kept_as_words(columns: Columns, names: Iterable[str], *, labelled: bool) -> 
     words = {columns.label, columns.true_label, columns.id, columns.image, columns.text, *columns.categories}
     for name in names:
         plain = name.strip().casefold()
-        if plain == "id" or name == TRUE_LABEL or (plain in LABEL_NAMES and columns.label is None and labelled):
+        if plain == "id" or name in TRUE_LABELS or (plain in LABEL_NAMES and columns.label is None and labelled):
             words.add(name)
     return {name for name in words if name is not None} - set(columns.numbers)
 
 
 def resolve(
-    table: RawTable, columns: Columns, *, folder: Path, labelled: bool, optional: bool, strict: bool
+    table: RawTable,
+    columns: Columns,
+    *,
+    folder: Path,
+    labelled: bool,
+    optional: bool,
+    strict: bool,
+    true_labels: bool = True,
 ) -> Columns:
     """Say what every column is.
 
@@ -88,15 +81,16 @@ def resolve(
         table: what was read.
         columns: what the user said.
         folder: where image paths start.
-        labelled: whether a label is looked for.
+        labelled: whether a label is looked for; if not, for samples to predict, messages name no flags.
         optional: whether it is no error that there is none.
         strict: columns that are not there are errors, and those that are not mentioned are taken for what they look
             like; otherwise, for a further file of a known kind, they are passed over.
+        true_labels: whether the user can say which column has the true labels.
 
     Returns:
         All columns: what is used, and in ``ignore`` what is not.
     """
-    chosen = _Chosen(table, columns, folder, labelled, optional, strict)
+    chosen = _Chosen(table, columns, folder, labelled, optional, strict, true_labels)
     return chosen.resolved()
 
 
@@ -104,10 +98,18 @@ class _Chosen:
     """The columns of one table while it is found out what they are."""
 
     def __init__(
-        self, table: RawTable, columns: Columns, folder: Path, labelled: bool, optional: bool, strict: bool
+        self,
+        table: RawTable,
+        columns: Columns,
+        folder: Path,
+        labelled: bool,
+        optional: bool,
+        strict: bool,
+        true_labels: bool,
     ) -> None:
         self.table, self.folder = table, folder
         self.labelled, self.optional, self.strict = labelled, optional, strict
+        self.true_labels = true_labels
         self.columns = self._named(columns)
         self.look = {name: look(words, folder) for name, words in table.words.items()}
         taken = {self.columns.label, self.columns.true_label, self.columns.id, self.columns.image, self.columns.text}
@@ -117,13 +119,14 @@ class _Chosen:
 
     def resolved(self) -> Columns:
         columns = self.columns
-        if columns.true_label is None and TRUE_LABEL in self.open:
-            columns = replace(columns, true_label=self._take(TRUE_LABEL))
+        truth = [name for name in TRUE_LABELS if name in self.open]
+        if columns.true_label is None and truth:
+            columns = replace(columns, true_label=self._take(truth[0]))
         if columns.id is None:
             ids = [name for name in self.open if name.strip().casefold() == "id"]
             columns = replace(columns, id=self._take(ids[0]) if len(ids) == 1 else None)
         if columns.label is None:
-            columns = replace(columns, label=self._label())
+            columns = replace(columns, label=self._label(columns))
         if not columns.image and not columns.text and (self.strict or not columns.has_inputs):
             columns = self._inputs(columns)
         used = {columns.label, columns.true_label, columns.id, columns.image, columns.text}
@@ -149,13 +152,12 @@ class _Chosen:
             if unlabelled or (flag in ("id", "true-label") and not self.strict):
                 absent.add(flag)
                 continue
+            why = f"(--{flag})" if self.labelled else "as the training data had"
             raise DataError(
-                f"{self.table.source} has no column {name!r} (--{flag}): {nearest(name, self.table.names)[:300]}"
+                f"{self.table.source} has no column {name!r} {why}: {nearest(name, self.table.names)[:300]}"
             )
-        if columns.image and columns.text:
-            raise DataError(
-                f"--image {argument(columns.image)} and --text {argument(columns.text)} are both given: give one"
-            )
+        if self.strict:
+            _refuse_mixture(columns)
         return replace(
             columns,
             label=None if "label" in absent else columns.label,
@@ -172,7 +174,7 @@ class _Chosen:
         self.open.remove(name)
         return name
 
-    def _label(self) -> str | None:
+    def _label(self, columns: Columns) -> str | None:
         named = [name for name in self.open if name.strip().casefold() in LABEL_NAMES]
         if not self.labelled:
             if len(named) == 1:
@@ -181,13 +183,17 @@ class _Chosen:
         if len(named) == 1:
             return self._take(named[0])
         if len(named) > 1:
+            others = "--true-label or --ignore" if columns.true_label is None and self.true_labels else "--ignore"
+            self.open = [name for name in self.open if name not in named]
+            unclear = {} if self._has_one_input(columns) else self._unclear()
+            also = f"; {question(self.table, unclear, self.folder, self._answers(columns))}" if unclear else ""
             raise DataError(
                 f"{self.table.source} has {len(named)} columns that could be the label ({shortened(named)}): "
-                "say which with --label"
+                f"say which with --label, and what the others are with {others}{also}"
             )
         if self.optional:
             return None
-        inputs = [name for name in self.open if self.look.get(name) in ("image", "text") or _named_text(name)]
+        inputs = [name for name in self.open if self.look.get(name) in ("image", "text") or named_text(name)]
         likely = [name for name in self.open if self.look.get(name) == "category" and name not in inputs]
         if inputs:
             likely += [name for name in self.open if name in self.table.numbers and self._counts(name)]
@@ -205,14 +211,13 @@ class _Chosen:
     def _inputs(self, columns: Columns) -> Columns:
         source = self.table.source
         images = [name for name in self.open if self.look.get(name) == "image"]
-        texts = [name for name in self.open if name in self.look and _named_text(name)]
+        texts = [name for name in self.open if name in self.look and named_text(name)]
         if columns.numbers or columns.categories:
             images, texts = [], []
         if len(images) > 1 or len(texts) > 1 or (images and texts):
             flags = "--image or --text" if images and texts else "--image" if images else "--text"
-            raise DataError(
-                f"{source} has several columns to learn from ({shortened(images + texts)}): say which with {flags}"
-            )
+            way = f"say which with {flags}" if self.labelled else "leave all but one out"
+            raise DataError(f"{source} has several columns to learn from ({shortened(images + texts)}): {way}")
         if images:
             return replace(columns, image=images[0])
         if texts:
@@ -220,9 +225,8 @@ class _Chosen:
         texts = [name for name in self.open if self.look.get(name) == "text"]
         if len(texts) == 1 and self.open == texts and not columns.has_inputs:
             return replace(columns, text=texts[0])
-        unclear = [name for name in self.open if self.look.get(name) not in (None, "category")]
-        if unclear:
-            raise DataError(self._question(unclear[0]))
+        if unclear := self._unclear():
+            raise DataError(question(self.table, unclear, self.folder, self._answers(columns)))
         numbers = tuple(name for name in self.open if name in self.table.numbers)
         categories = tuple(name for name in self.open if name in self.look)
         columns = replace(columns, numbers=(*columns.numbers, *numbers), categories=(*columns.categories, *categories))
@@ -232,45 +236,33 @@ class _Chosen:
             raise DataError(f"{source} has no column to learn from{also}: add numbers, texts or paths of images")
         return columns
 
-    def _question(self, name: str) -> str:
-        words, kind = self.table.words[name], self.look[name]
-        if kind == "lost image":
-            lost = next(word for word in words if not is_missing(word))
-            return (
-                f"{self.table.source}: column {name!r} names images, but there is no {self.folder / lost}: "
-                f"mend the paths, or say --ignore {argument(name)}"
-            )
-        if kind == "mixed":
-            row, word = next((r, w) for r, w in enumerate(words) if not is_missing(w) and as_number(w) is None)
-            return (
-                f"{self.table.source}: column {name!r} mixes numbers and words (row {row}, counted from 0, has "
-                f"{shortened([word])}): mend the cells, say --categories {argument(name)} or --ignore {argument(name)}"
-            )
-        example = next(word for word in words if not is_missing(word))
-        return (
-            f"{self.table.source}: column {name!r} ({shortened([example])}, …) could be text, categories or nothing to "
-            f"learn from: say --text {argument(name)}, --categories {argument(name)} or --ignore {argument(name)}"
+    def _has_one_input(self, columns: Columns) -> bool:
+        """Whether there are images or texts to learn from, so that the other columns don't matter."""
+        return bool(columns.image or columns.text) or any(
+            self.look.get(name) == "image" or (name in self.look and named_text(name)) for name in self.open
         )
 
+    def _unclear(self) -> dict[str, str]:
+        """The columns that a person has to decide about, and why."""
+        kinds = {name: self.look.get(name, "number") for name in self.open}
+        if self.strict:  # labels among the inputs would give the classes away
+            kinds |= {name: "label" for name in self.open if label_like(name)}
+        return {name: kind for name, kind in kinds.items() if kind not in ("number", "category")}
 
-def look(words: Words, folder: Path) -> str:
-    """What a column of words looks like: image, lost image, text, category, mixed, unclear or empty."""
-    distinct = [word for word in dict.fromkeys(words.tolist()) if not is_missing(word)]
-    if not distinct:
-        return "empty"
-    if all(map(is_image, distinct)):
-        first = distinct[0]
-        return "image" if len(first) < 4096 and "\0" not in first and (folder / first).is_file() else "lost image"
-    spaces = sum(len(word.split()) for word in distinct) / len(distinct)
-    length = sum(map(len, distinct)) / len(distinct)
-    differ = len(distinct) > len(words) / 2
-    if (differ and (spaces >= _WORDS_OF_A_TEXT or length > _LONG)) or spaces >= 2 * _WORDS_OF_A_TEXT:
-        return "text"
-    numbers = sum(as_number(word) is not None for word in distinct)
-    if len(distinct) > _FEW and numbers > len(distinct) / 2:
-        return "mixed"
-    return "unclear" if differ and len(distinct) > _FEW else "category"
+    def _answers(self, columns: Columns) -> Answers:
+        truth = columns.true_label is None and self.true_labels
+        return Answers(flags=self.labelled, true_label=truth, text=not (columns.numbers or columns.categories))
 
 
-def _named_text(name: str) -> bool:
-    return name.strip().casefold() in TEXT_NAMES
+def _refuse_mixture(columns: Columns) -> None:
+    flags = {"--image": columns.image, "--text": columns.text}
+    several = {"--numbers": columns.numbers, "--categories": columns.categories}
+    given = [f"{flag} {listed([name])}" for flag, name in flags.items() if name]
+    if not given:
+        return
+    given += [f"{flag} {listed(names)}" for flag, names in several.items() if names]
+    if len(given) > 1:
+        raise DataError(
+            f"{given[0]} and {given[1]} are both given, but images, texts and table columns are not mixed: leave one "
+            "out"
+        )

@@ -71,10 +71,11 @@ def convert(dataset: Any, request: Request, *, source: str, cache: Path) -> Foun
     images = [name for name, kind in kinds.items() if kind == "Image"]
     if request.columns.image:
         images = [name for name in images if name == request.columns.image]
-    elif request.columns.text:
+    elif request.columns.has_inputs:
         images = []
     if len(images) > 1:
-        raise DataError(f"{source} has several image columns ({shortened(images)}): say which with --image")
+        way = "say which with --image" if request.labelled else "give one with a single such column"
+        raise DataError(f"{source} has several image columns ({shortened(images)}): {way}")
     if images:
         return _with_images(dataset, images[0], request, source, cache, classes)
     return read_table(lambda: _chunks(dataset), request, source=source, folder=cache, class_names=classes)

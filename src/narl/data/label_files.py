@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from narl.data.array_pickles import read_pickle
 from narl.data.arrays import load, load_one
 from narl.data.class_labels import Words, shortened, words_of
-from narl.data.columns import LABEL_NAMES
+from narl.data.column_looks import LABEL_NAMES
 from narl.data.raw_table import collect
 from narl.data.source import nearest_file, read_lines
 from narl.data.table_files import SUFFIXES, chunks_of
