@@ -1,7 +1,7 @@
 """Small data with wrong labels: cross entropy, a fixed robust loss and its adjusted form, five seeds each.
 
     python benchmarks/small_data.py run DATA [--jobs 2] [--tasks letter penbased trec] [--device cpu]
-        # runs what is missing in results/small-data
+        # runs what is missing in results/small-data.jsonl
     python benchmarks/small_data.py show
         # prints the Markdown tables of docs/small-data.md
 
@@ -34,7 +34,7 @@ from narl.train import planning, session
 from narl.train.environment import environment
 from narl.train.settings import Settings
 
-RESULTS = Path(__file__).parent.parent / "results" / "small-data"
+RESULTS = Path(__file__).parent.parent / "results" / "small-data.jsonl"
 TASKS = ("letter-symmetric", "letter-pair", "penbased-symmetric", "penbased-pair", "trec-weak")
 CLEAN = {"letter": 260, "penbased": 200, "trec": 180}
 METHODS = ("CE", "GCE", "A-GCE", "SL", "A-SL", "PolySoft", "A-PolySoft", "JS", "A-JS", "clean only")
@@ -65,8 +65,8 @@ def settings_of(task: str, method: str, seed: int, data: Path, scratch: Path, de
     return Settings(data=str(path), test="0.2", clean=str(CLEAN[name]), method=method, seed=seed, device=device)
 
 
-def one(task: str, method: str, seed: int, data: Path, device: str) -> None:
-    """Train one and keep its result."""
+def one(task: str, method: str, seed: int, data: Path, device: str) -> dict[str, Any]:
+    """Train one."""
     with tempfile.TemporaryDirectory() as folder:
         plan = planning.plan(settings_of(task, method, seed, data, Path(folder), device))
         if method == CLEAN_ONLY:
@@ -75,40 +75,35 @@ def one(task: str, method: str, seed: int, data: Path, device: str) -> None:
             plan = replace(plan, recipe=replace(plan.recipe, epochs=math.ceil(300 / plan.steps)))
         outcome = session.start(plan, Path(folder, "run"), tensorboard=False)
     summary = outcome.summary
-    kept = {name: summary[name] for name in ("seed", "epochs", "last5", "best", "selected") if name in summary}
+    kept: dict[str, Any] = {
+        name: summary[name] for name in ("seed", "epochs", "last5", "best", "selected") if name in summary
+    }
     about = plan.describe()
     decided = {"recipe": about["recipe"], "samples": about["samples"], "model_parameters": about["parameters"]}
-    path = _path(task, method, seed)
-    path.write_text(
-        json.dumps({"task": task, "method": method, **kept, **decided, "environment": environment(device)}, indent=1)
-        + "\n"
-    )
+    return {"task": task, "method": method, **kept, **decided, "environment": environment(device)}
 
 
-def _path(task: str, method: str, seed: int) -> Path:
-    return RESULTS / f"{task}-{method.replace(' ', '-')}-{seed}.json"
+def results() -> list[dict[str, Any]]:
+    """What there is so far."""
+    return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
 
 
 def run(data: Path, jobs: int, wanted: list[str], device: str) -> None:
     """Run what is missing."""
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    missing = [
-        (task, method, seed)
-        for seed in SEEDS
-        for task in TASKS
-        for method in METHODS
-        if task.split("-")[0] in wanted and not _path(task, method, seed).exists()
-    ]
+    done = {(row["task"], row["method"], row["seed"]) for row in results()}
+    cases = [(task, method, seed) for seed in SEEDS for task in TASKS for method in METHODS]
+    missing = [case for case in cases if case[0].split("-")[0] in wanted and case not in done]
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as workers:
         started = [workers.submit(one, *case, data, device) for case in missing]
-        for number, done in enumerate(as_completed(started), start=1):
-            done.result()
+        for number, finished in enumerate(as_completed(started), start=1):
+            with RESULTS.open("a") as file:
+                file.write(json.dumps(finished.result()) + "\n")
             print(f"{number} of {len(missing)}", flush=True)
 
 
 def show() -> None:
     """Two tables, mean and standard deviation over seeds, in per cent."""
-    found = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
+    found = results()
     for title, key in (("mean of the last five epochs", "last5"), ("epoch chosen by the clean samples", "selected")):
         rows = [row for row in found if key in row]
         methods = [method for method in METHODS if any(row["method"] == method for row in rows)]

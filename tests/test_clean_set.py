@@ -113,8 +113,10 @@ def test_too_few_samples() -> None:
     train = distinct([0] * 10 + [1] * 2)
     with pytest.raises(DataError, match=r"'class1' has 2 different samples.* need 3"):
         draw_clean(train, 6, seed=0)
+    with pytest.raises(DataError, match=r"'class1' has 1 sample, but .* in a file: --clean ids\.txt$"):
+        draw_clean(distinct([0] * 10 + [1]), 4, seed=0)
     assert draw_clean(train, 5, seed=0)[1].class_counts.tolist() == [3, 2]
-    with pytest.raises(OptionError, match="1 clean samples are too few for 2 classes"):
+    with pytest.raises(OptionError, match="1 clean sample is too few for 2 classes"):
         draw_clean(train, 1, seed=0)
     with pytest.raises(DataError, match="none is left"):
         draw_clean(distinct([0, 1]), 2, seed=0)

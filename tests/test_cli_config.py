@@ -79,9 +79,10 @@ def root() -> None: ...
 def fit(
     data: Annotated[str | None, typer.Argument()] = None,
     *,
-    out: Annotated[Path, typer.Option()],
+    out: Annotated[Path, typer.Option("--out", "-o")],
     epochs: Annotated[int, typer.Option(min=1)] = 5,
-    learning_rate: Annotated[float, typer.Option(min=0.0)] = 0.1,
+    learning_rate: Annotated[float, typer.Option("--learning-rate", "--lr", min=0.0)] = 0.1,
+    ignore: Annotated[str | None, typer.Option()] = None,
     kind: Kind = Kind.plain,
     tags: Annotated[list[str] | None, typer.Option("--tag")] = None,
     shuffle: Annotated[bool, typer.Option("--shuffle/--no-shuffle")] = True,
@@ -124,6 +125,33 @@ def test_flags_go_before_the_file_and_the_file_before_defaults(tmp_path: Path) -
         assert seen["config"] == path
 
 
+def test_every_spelling_of_a_flag_is_a_key(tmp_path: Path) -> None:
+    path = written(tmp_path, "c.yaml", "lr: 0.5\no: there")
+    seen = run("--config", str(path))
+    assert (seen["learning_rate"], seen["out"]) == (0.5, Path("there"))
+    with pytest.raises(ConfigError, match="learning-rate is set twice"):
+        run("--config", str(written(tmp_path, "twice.yaml", "lr: 0.5\nlearning_rate: 0.5\nout: o")))
+    with pytest.raises(ConfigError, match="nothing is called 'no-shuffle'"):
+        run("--config", str(written(tmp_path, "no.yaml", "no-shuffle: true\nout: o")))
+
+
+def test_names_of_columns_may_be_a_list(tmp_path: Path) -> None:
+    known = {"ignore": str | None, "numbers": str, "data": str}
+    for name, text in (("c.yaml", "ignore: [hue, ash]\nnumbers: [1]"), ("c.toml", "ignore=['hue','ash']\nnumbers='1'")):
+        assert read_config(written(tmp_path, name, text), known) == {"ignore": "hue,ash", "numbers": "1"}
+    assert run("--out", "o", "--config", str(written(tmp_path, "d.yaml", "ignore: [a, b c]")))["ignore"] == "a,b c"
+    assert read_config(written(tmp_path, "c.yaml", "ignore: []"), known) == {"ignore": ""}
+    for text, words in (
+        ("data: [a, b]", "data is ['a', 'b'], but it takes one value"),
+        ("ignore: ['a,b', c]", "names of columns are told apart by commas"),
+        ("ignore: [a, true]", "an entry of ignore is true, but a text is needed"),
+        ("ignore: [a, null]", "an entry of ignore is null"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            read_config(written(tmp_path, "c.yaml", text), known)
+        assert words in str(caught.value)
+
+
 @pytest.mark.parametrize("text", ["", " \n\t\n", "# only words\n", "---\n", "\ufeff"])
 def test_an_empty_file_sets_nothing(tmp_path: Path, text: str) -> None:
     assert read_config(written(tmp_path, "c.yaml", text), KNOWN) == {}
@@ -155,14 +183,15 @@ def test_yaml_values_are_what_they_look_like(tmp_path: Path) -> None:
         ("c.yaml", "config: other.yaml", "nothing is called 'config'"),
         ("c.yaml", "help: true", "nothing is called 'help'"),
         ("c.yaml", "epochs: '3'", "epochs is '3', but a whole number is needed"),
-        ("c.toml", "epochs = 3.0", "epochs is 3.0, but a whole number"),
-        ("c.json", '{"epochs": true}', "epochs is true, but a whole number"),
+        ("c.yaml", "epochs: two", "epochs must be a whole number, got 'two'"),
+        ("c.toml", "epochs = 3.0", "epochs must be a whole number, got 3.0"),
+        ("c.json", '{"epochs": true}', "epochs must be a whole number, got true"),
         ("c.yaml", "epochs: [3]", "epochs is [3], but it takes one value"),
         ("c.yaml", "epochs:", "epochs is null, but a setting needs a value"),
         ("c.json", '{"tag": [null]}', "tag is null, but a setting needs a value"),
         ("c.json", '{"tag": [["a"]]}', "tag is ['a'], but it takes one value"),
         ("c.json", '{"tag": [{"a": 1}]}', "it takes one value"),
-        ("c.yaml", "learning-rate: fast", "learning-rate is 'fast', but a number is needed"),
+        ("c.yaml", "learning-rate: fast", "learning-rate must be a number, got 'fast'"),
         ("c.yaml", "learning-rate: 1e999", "a finite number is needed"),
         ("c.toml", "learning-rate = nan", "a finite number is needed"),
         ("c.json", '{"learning-rate": NaN}', "holds NaN"),

@@ -450,3 +450,21 @@ def test_whatever_the_cells_are_they_stay(content: list[tuple[str, str]], always
             (str(number), *cells) for number, cells in enumerate(content)
         ]
         assert {row[2] for row in found} <= {label for _, label in content}
+
+
+def test_one_changed_label_and_the_rate_within_classes(tmp_path: Path) -> None:
+    source = table(tmp_path, ["cat"] * 1 + ["dog"] * 9)
+    text = run(source, "--out", tmp_path / "o.csv", "--kind", "asymmetric", "--map", "cat:dog", "--rate", 1)
+    assert "1 label is wrong" in text
+    done = told(source, "--out", tmp_path / "p.csv", "--kind", "asymmetric", "--map", "cat:dog", "--rate", 1)
+    assert done["realised_rate_by_class"] == {"cat": 1.0, "dog": 0.0}
+
+
+def test_a_second_column_of_labels_is_asked_about_with_the_flags_that_there_are(tmp_path: Path) -> None:
+    path = tmp_path / "data.csv"
+    path.write_text("x,label,gold_label\n" + "".join(f"{i},{i % 2},{i % 2}\n" for i in range(20)))
+    message = refused(DataError, path, "--out", tmp_path / "o.csv", "--rate", 0.5)
+    assert "say --ignore gold_label, or --numbers/--categories gold_label" in message
+    assert "--true-label" not in message
+    told(path, "--out", tmp_path / "o.csv", "--rate", 0.5, "--ignore", "gold_label")
+    assert list(rows(tmp_path / "o.csv")[0]) == ["x", "label", "gold_label", "true_label"]

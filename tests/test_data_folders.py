@@ -91,6 +91,11 @@ def test_unreadable_images_are_left_out_on_request(tmp_path: Path) -> None:
     assert len(read(tmp_path)) == 3, "reading alone decodes nothing"
     with pytest.warns(NarlWarning, match=r"1 of 3 images of .* cannot be read and are left out: 'a/2.png'"):
         assert read(tmp_path, skip_unreadable=True).ids.tolist() == ["a/1.png", "b/3.png"]
+    with pytest.warns(NarlWarning, match=r"1 of 3 images of .* cannot be read and are left out: 'a/2.png'"):
+        found = read_inputs(tmp_path, skip_unreadable=True)
+    assert found.ids.tolist() == ["a/1.png", "b/3.png"]
+    assert isinstance(found.inputs, ImageFiles)
+    assert found.inputs.paths.tolist() == ["a/1.png", "b/3.png"]
     (tmp_path / "b" / "3.png").write_bytes(b"broken")
     with pytest.warns(NarlWarning), pytest.raises(DataError, match="no sample of 'b'"):
         read(tmp_path, skip_unreadable=True)

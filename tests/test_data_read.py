@@ -29,6 +29,9 @@ def test_a_layout_decides_where_the_ending_does_not(tmp_path: Path) -> None:
     assert read(path, layout="tsv").classes == ("a", "b")
     with pytest.raises(UnknownNameError, match="did you mean 'csv'"):
         read(path, layout="cvs")
+    for given, meant in (("image", "'folder'"), ("TXT", "'csv' or 'jsonl'"), ("json", "'jsonl'"), (".npz", "'arrays'")):
+        with pytest.raises(UnknownNameError, match=f"did you mean {meant}. Known: animal10n, "):
+            read(path, layout=given)
     with pytest.raises(OptionError, match="did you mean 'test'"):
         read(path, part="tests")
     with pytest.raises(OptionError, match="part 'dev' is unknown"):

@@ -240,7 +240,7 @@ ERRORS = {
     "continuous labels": ("x,label\n1,3.5\n2,2\n", Columns(), "not classes .*row 0 has '3.5'"),
     "one class": ("x,label\n1,a\n2,a\n", Columns(), "one class only .'a'."),
     "ragged": ("x,label\n1,a\n2,b,c\n", Columns(), "line 3: 3 columns where the header has 2"),
-    "ragged after quotes": ('x,label\n1,"a\nb"\n2\n', Columns(), "line 4: 1 columns where the header has 2"),
+    "ragged after quotes": ('x,label\n1,"a\nb"\n2\n', Columns(), "line 4: 1 column where the header has 2"),
     "missing number": ("x,label\n1,a\n,b\n", Columns(), "column 'x' has no number in row 1 .*--ignore x"),
     "infinite number": ("x,label\n1,a\ninf,b\n", Columns(), "column 'x' has an infinite .*row 1"),
     "too large number": ("x,label\n1,a\n1e300,b\n", Columns(), "column 'x' has an infinite or too large"),

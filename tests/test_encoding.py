@@ -312,8 +312,19 @@ def test_wrong_columns_are_named() -> None:
         encoder.encode(table([[1, 2]], None, "ab"))
     with pytest.raises(DataError, match=r"'b' held numbers"):
         encoder.encode(table([[1]], [["x", "2"]], "a", "ub"))
-    with pytest.raises(DataError, match=r"'b' holds NaN or infinity in 1 rows, first in row 1"):
+    with pytest.raises(DataError, match=r"'b' holds NaN or infinity in row 1 "):
         encoder.encode(table([[1, 2], [1, np.inf]], [["x"], ["x"]], "ab", "u"))
+
+
+@given(st.lists(st.sampled_from("abc") | st.just(""), min_size=1), st.lists(st.sampled_from("abcd") | st.just("")))
+def test_unseen_values_are_those_with_the_unknown_code(train: list[str], other: list[str]) -> None:
+    encoder = fit(table(np.zeros((len(train), 1)), [[word, "same"] for word in train]))
+    assert isinstance(encoder, TableEncoder)
+    words = np.array([[word, "same"] for word in other], object).reshape(-1, 2)
+    inputs = table(np.zeros((len(other), 1)), words)
+    unknown = int((encoder.encode(inputs)[:, 1] == 0).sum())
+    assert encoder.unseen(inputs) == ({"u": unknown} if unknown else {})
+    assert unknown == sum(word not in train for word in other)
 
 
 def test_huge_numbers_are_finite() -> None:

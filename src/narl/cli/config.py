@@ -13,23 +13,29 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import typer
 
-from narl.cli.config_formats import FLAT, FORMATS, parse
+from narl.cli.config_formats import FLAT, FORMATS, NUMBER, parse
 from narl.errors import ConfigError, nearest
 
 # A file with every flag set takes a few kB; the rest is a mistake or an attack on the parser.
 MOST_BYTES = 2**20
 
 
-def read_config(path: Path, known: Mapping[str, Any]) -> dict[str, Any]:
+# Flags that take names of columns with commas between: a list says the same.
+_COLUMNS = ("numbers", "categories", "ignore")
+
+
+def read_config(path: Path, known: Mapping[str, Any], aliases: Mapping[str, str] | None = None) -> dict[str, Any]:
     """The settings in a configuration file, checked against the settings that there are.
 
-    Keys are the flags without their two dashes; ``-`` and ``_`` are the same. The file is one flat table: values are
-    texts, numbers, true or false, and lists where a flag may be repeated. An empty file sets nothing.
+    Keys are the flags without their dashes; ``-`` and ``_`` are the same. The file is one flat table: values are
+    texts, numbers, true or false, and lists where a flag may be repeated or takes names of columns. An empty file sets
+    nothing.
 
     Args:
         path: a file ending in .toml, .yaml, .yml or .json, in UTF-8.
         known: for each key the type of its value, as annotated: bool, int, float, str, Path, an enumeration, a list of
             these, each perhaps ``| None``.
+        aliases: other spellings of keys, and the keys they stand for.
 
     Returns:
         The values by the keys as spelt in ``known``, of their types but for paths and enumerations, which stay text.
@@ -47,7 +53,7 @@ def read_config(path: Path, known: Mapping[str, Any]) -> dict[str, Any]:
         >>> folder.cleanup()
     """
     settings: dict[str, Any] = {}
-    spelling = {_dashed(key): key for key in known}
+    spelling = {_dashed(alias): key for alias, key in (aliases or {}).items()} | {_dashed(key): key for key in known}
     for given, value in parse(_read(path), path):
         if isinstance(value, dict):
             raise ConfigError(f"{path}: {_shown(given)} is a table, but settings are not nested: {FLAT}")
@@ -83,7 +89,9 @@ def load_config(context: typer.Context, path: Path | None) -> Path | None:
         for parameter in context.command.params
         if parameter.name in annotations and not parameter.is_eager
     }
-    settings = read_config(path, {key: annotations[str(parameter.name)] for key, parameter in parameters.items()})
+    known = {key: annotations[str(parameter.name)] for key, parameter in parameters.items()}
+    aliases = {flag.lstrip("-"): key for key, parameter in parameters.items() for flag in parameter.opts}
+    settings = read_config(path, known, aliases)
     defaults = dict(context.default_map or {})
     for key, value in settings.items():
         parameter = parameters[key]
@@ -158,6 +166,11 @@ def _checked(value: Any, annotation: Any, key: str, path: Path) -> Any:
 
     if value is None:
         raise refusal("a setting needs a value: give one, or leave the line out for the default")
+    if isinstance(value, list) and kind is str and key in _COLUMNS:
+        names = [_checked(entry, str, f"an entry of {key}", path) for entry in value]
+        if any("," in name for name in names):
+            raise refusal("names of columns are told apart by commas: rename the column that has one")
+        return ",".join(names)
     if isinstance(value, list | dict):
         raise refusal("it takes one value: take the brackets away")
     if kind is bool:
@@ -167,7 +180,10 @@ def _checked(value: Any, annotation: Any, key: str, path: Path) -> Any:
     if kind is int or kind is float:
         number = isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
         if not number:
-            raise refusal(f"a {'whole ' if kind is int else ''}number is needed: write it without quotes")
+            what = "whole number" if kind is int else "number"
+            if isinstance(value, str) and NUMBER.fullmatch(value):
+                raise refusal(f"a {what} is needed: write it without quotes")
+            raise ConfigError(f"{path}: {key} must be a {what}, got {_shown(value)}")
         return value if kind is int else _finite(value, refusal("a finite number is needed: write a smaller one"))
     if isinstance(kind, type) and issubclass(kind, Enum):
         choices = [str(member.value) for member in kind]

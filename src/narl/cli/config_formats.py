@@ -150,7 +150,7 @@ _WORDS = {
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
 _INT = re.compile(r"-?(0|[1-9][0-9]*)")
-_FLOAT = re.compile(r"-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
+NUMBER = re.compile(r"-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
 
 
 def _scalar(event: Any) -> Any:
@@ -161,7 +161,7 @@ def _scalar(event: Any) -> Any:
         return _WORDS[text]
     if _INT.fullmatch(text):
         return int(text)
-    return float(text) if _FLOAT.fullmatch(text) else text
+    return float(text) if NUMBER.fullmatch(text) else text
 
 
 def _no_table(path: Path) -> ConfigError:

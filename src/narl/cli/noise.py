@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # Side of the images that instance noise looks at where they are in files: what matters is a likeness, not the detail.
 _SIDE = 32
+_RATE = "Share of labels to change: 0.4 is 40 %. For asymmetric noise: of each class that --map names."
 _LABEL_ARRAYS = ("y", "Y", "labels", "label", "target", "targets")
 
 
@@ -60,10 +61,7 @@ def noise(
             "superclass; instance: by what the sample looks like; matrix: by --matrix."
         ),
     ] = Kind.symmetric,
-    rate: Annotated[
-        float | None,
-        typer.Option(min=0.0, max=1.0, help="Share of labels to change: 0.4 is 40 %.", show_default=False),
-    ] = None,
+    rate: Annotated[float | None, typer.Option(min=0.0, max=1.0, help=_RATE, show_default=False)] = None,
     seed: Annotated[int, typer.Option(min=0, help="Another seed, other wrong labels.")] = 0,
     mapping: Annotated[
         str | None,
@@ -192,7 +190,7 @@ def _read(source: str, layout: str, columns: Columns, same_format: bool) -> tupl
 
     if same_format and Path(source).suffix.lower() == ".npz":
         columns = replace(columns, label=columns.label or _label_array(Path(source)))
-    samples, columns = read_detected(source, part="train", layout=layout, columns=columns)
+    samples, columns = read_detected(source, part="train", layout=layout, columns=columns, ask_true_label=False)
     if samples.true_labels is not None or TRUE_LABEL in columns.ignore:
         raise DataError(
             f"{source} has true labels beside the given ones, so noise was made already: start from data without them"
@@ -289,11 +287,12 @@ def _lines(done: dict[str, Any], out: Path, dry_run: bool) -> list[str]:
     from narl.data.class_labels import shortened
 
     asked = "" if done["rate"] is None else f"{done['rate']:.1%} asked, "
-    would = "would be" if dry_run else "are"
+    one = done["changed"] == 1
+    would = "would be" if dry_run else "is" if one else "are"
     return [
         f"{done['samples']:,} samples of {len(done['classes'])} classes: {shortened(done['classes'])}",
-        f"{done['kind']} noise with seed {done['seed']}: {done['changed']:,} labels {would} wrong ({asked}"
-        f"{done['realised_rate']:.1%} realised)",
+        f"{done['kind']} noise with seed {done['seed']}: {done['changed']:,} label{'' if one else 's'} {would} "
+        f"wrong ({asked}{done['realised_rate']:.1%} realised)",
         f"{'would be written' if dry_run else 'written'} to {out}: new labels in {done['label']}, true ones in "
         f"{done['true_label']}",
     ]

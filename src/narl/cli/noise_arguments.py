@@ -164,13 +164,13 @@ def _json(path: Path) -> Any:
 
 
 def _text(path: Path) -> str:
-    from narl.data.source import nearest_file
+    from narl.data.source import as_utf8, nearest_file
 
     try:
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise NoiseError(f"there is no file {path}: {nearest_file(path)}") from None
     except UnicodeDecodeError as error:
-        raise NoiseError(f"{path} is not UTF-8 text: save it as UTF-8") from error
+        raise NoiseError(f"{path} is not UTF-8 text: {as_utf8(path)}") from error
     except OSError as error:
         raise NoiseError(f"{path} cannot be read: {error.strerror or error}") from error

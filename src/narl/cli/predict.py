@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from narl.cli.config import ConfigFile
 from narl.cli.running import told_warnings
+
+if TYPE_CHECKING:
+    from narl.data.encoder import Encoder
+    from narl.data.samples import Inputs
 
 
 def predict(
@@ -17,6 +21,9 @@ def predict(
     out: Annotated[Path, typer.Option(help="File to write: .csv, .jsonl or .parquet.")] = Path("predictions.csv"),
     layout: Annotated[str, typer.Option(help="How DATA is laid out, if it is not found out right.")] = "auto",
     part: Annotated[str, typer.Option(help="Which part of DATA, where it has parts: train or test.")] = "test",
+    skip_unreadable: Annotated[
+        bool, typer.Option("--skip-unreadable", help="Leave out images that cannot be decoded.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
     config: ConfigFile = None,
@@ -33,10 +40,12 @@ def predict(
     from narl.data.read import read_inputs
     from narl.train.trained import Trained
 
-    check_new(out, overwrite=overwrite, source=Path(data))
     with told_warnings():
         trained = Trained(run, device)
-        samples = read_inputs(data, part=part, layout=layout, columns=trained.columns)
+        check_new(out, overwrite=overwrite, source=Path(data))
+        columns = trained.columns
+        samples = read_inputs(data, part=part, layout=layout, columns=columns, skip_unreadable=skip_unreadable)
+        _warn_of_unseen(trained.encoder, samples.inputs)
         if not dry_run:
             probabilities = trained.predict(samples.inputs)
             best = probabilities.argmax(1)
@@ -47,4 +56,22 @@ def predict(
         print_json({**done, "out": None if dry_run else str(out)})
     else:
         what = "would predict" if dry_run else "predicted"
-        print(f"{what} {len(samples):,} samples with the model of epoch {trained.epoch}: {out}")
+        count = "1 sample" if len(samples) == 1 else f"{len(samples):,} samples"
+        print(f"{what} {count} with the model of epoch {trained.epoch}: {out}")
+
+
+def _warn_of_unseen(encoder: Encoder, inputs: Inputs) -> None:
+    """Say which categories the model knows nothing about."""
+    import warnings
+
+    from narl.data.samples import Table
+    from narl.data.table_encoding import TableEncoder
+    from narl.errors import NarlWarning
+
+    if isinstance(encoder, TableEncoder) and isinstance(inputs, Table):
+        for name, count in encoder.unseen(inputs).items():
+            warnings.warn(
+                f"column {name!r}: {count:,} of {len(inputs):,} values were not in the training data",
+                NarlWarning,
+                stacklevel=2,
+            )

@@ -52,8 +52,9 @@ def draw_clean(train: Samples, count: int, *, seed: int) -> tuple[Samples, Sampl
     """
     num_classes = len(train.classes)
     if count < num_classes:
+        verb = "sample is" if count == 1 else "samples are"
         raise OptionError(
-            f"{count} clean samples are too few for {num_classes} classes: ask for at least {num_classes}, one a class"
+            f"{count} clean {verb} too few for {num_classes} classes: ask for at least {num_classes}, one a class"
         )
     labels = _best_labels(train)
     content = groups(train.inputs)
@@ -68,9 +69,11 @@ def draw_clean(train: Samples, count: int, *, seed: int) -> tuple[Samples, Sampl
     wanted[np.argsort(-available, kind="stable")[: count % num_classes]] += 1
     if (available < wanted).any():
         scarce = int((available < wanted).argmax())
+        has = f"{available[scarce]} {'sample' if available[scarce] == 1 else 'different samples'}"
         raise DataError(
-            f"class {train.classes[scarce]!r} has {available[scarce]} different samples, but {count} clean samples of "
-            f"{num_classes} classes need {wanted[scarce]} of it: ask for fewer or add samples of this class"
+            f"class {train.classes[scarce]!r} has {has}, but {count} clean samples of {num_classes} classes need "
+            f"{wanted[scarce]} of it: ask for fewer, add samples of it, or name clean samples in a file: "
+            "--clean ids.txt"
         )
     chosen = np.concatenate([originals[labels[originals] == y][:n] for y, n in enumerate(wanted)])
     return _taken(train, np.sort(chosen), content)
@@ -203,9 +206,7 @@ def _taken(train: Samples, rows: Rows, content: Rows) -> tuple[Samples, Samples]
     """The rest without any copy of these rows, and the rows with the best labels known."""
     left = np.flatnonzero(~np.isin(content, content[rows]))
     if not len(left):
-        raise DataError(
-            f"the clean set takes all {len(train)} samples and their copies, none is left to train on: take fewer"
-        )
+        raise DataError("the clean set takes all samples and their copies, none is left to train on: take fewer")
     clean = train.take(rows)
     return train.take(left), replace(clean, labels=_best_labels(clean))
 

@@ -54,7 +54,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def question(table: RawTable, kinds: Mapping[str, str], folder: Path, answers: Answers) -> str:
-    """The message about all columns of a table that are not clear.
+    """About all columns of a table that are not clear.
 
     Args:
         table: what was read.
@@ -67,7 +67,7 @@ def question(table: RawTable, kinds: Mapping[str, str], folder: Path, answers: A
     for name, kind in kinds.items():
         asked.setdefault(kind if kind in _ASKED else "", []).append(name)
     parts = [ask(table, asked[kind], folder, answers) for kind, ask in _ASKED.items() if kind in asked]
-    return f"{table.source}: {'; '.join(parts)}"
+    return "; ".join(parts)
 
 
 def _label(table: RawTable, names: Sequence[str], folder: Path, answers: Answers) -> str:
@@ -91,8 +91,8 @@ def _lost(table: RawTable, names: Sequence[str], folder: Path, answers: Answers)
 def _commas(table: RawTable, names: Sequence[str], folder: Path, answers: Answers) -> str:
     row, word = next((row, word) for row, word in enumerate(table.words[names[0]]) if has_comma(word))
     return (
-        f"{_columns(names)} {_verb(names, 'hold', 'holds')} numbers with commas ({_at(names, row, word)}): {NO_COMMAS}, "
-        f"or {_as_categories(names, answers)}"
+        f"{_columns(names)} {_verb(names, 'hold', 'holds')} numbers with commas ({_at(names, row, word)}): "
+        f"{NO_COMMAS}, or {_as_categories(names, answers)}"
     )
 
 
@@ -106,7 +106,8 @@ def _mixed(table: RawTable, names: Sequence[str], folder: Path, answers: Answers
 
 
 def _unclear(table: RawTable, names: Sequence[str], folder: Path, answers: Answers) -> str:
-    example = f" ({shortened([_first(table, names[0])[1]])}, …)" if len(names) == 1 else ""
+    first = _first(table, names[0])[1]
+    example = f" ({shortened([first])}, …{f'; {NO_COMMAS}' if has_comma(first) else ''})" if len(names) == 1 else ""
     could = "text, categories" if answers.text else "categories"
     text = f"--text {'for one of them' if len(names) > 1 else argument(names[0])}, "
     way = _leave_out(names, answers)

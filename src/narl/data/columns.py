@@ -226,7 +226,7 @@ class _Chosen:
         if len(texts) == 1 and self.open == texts and not columns.has_inputs:
             return replace(columns, text=texts[0])
         if unclear := self._unclear():
-            raise DataError(question(self.table, unclear, self.folder, self._answers(columns)))
+            raise DataError(f"{source}: {question(self.table, unclear, self.folder, self._answers(columns))}")
         numbers = tuple(name for name in self.open if name in self.table.numbers)
         categories = tuple(name for name in self.open if name in self.look)
         columns = replace(columns, numbers=(*columns.numbers, *numbers), categories=(*columns.categories, *categories))

@@ -5,20 +5,18 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from narl.data.samples import ImageFiles, Images, Inputs, Rows, Table
+from narl.data.samples import ImageFiles, Images, Inputs, Rows, Table, in_threads
 from narl.errors import DataError
 
 Value = TypeVar("Value")
 
 _OPENING = 1 << 14
 _PIECE = 1 << 20
-_FILES_A_TASK = 256
 
 
 def groups(inputs: Inputs) -> Rows:
@@ -103,7 +101,7 @@ def _pixel_keys(part: Images | ImageFiles, shapes: set[tuple[int, ...]]) -> list
         pixels = decode(path, None, channels).transpose(1, 2, 0)
         return _pixel_keys(Images(pixels[None]), shapes)[0]
 
-    return _in_threads(key, np.arange(len(files)))
+    return in_threads(key, range(len(files)))
 
 
 def _table_keys(tables: Sequence[Table]) -> NDArray[np.uint64]:
@@ -183,7 +181,8 @@ def _file_numbers(parts: Sequence[ImageFiles]) -> Rows:
     open_rows = np.arange(len(owner))
     sizes: NDArray[np.uint64] | None = None
     for fingerprint in (size, opening, whole):
-        found = np.frombuffer(b"".join(_in_threads(_named(fingerprint, path), open_rows)), np.uint64).reshape(-1, 2)
+        found = np.frombuffer(b"".join(in_threads(_named(fingerprint, path), open_rows.tolist())), np.uint64)
+        found = found.reshape(-1, 2)
         if sizes is None:
             sizes = found[:, 0]
         together = np.column_stack([numbers[open_rows].astype(np.uint64), found])
@@ -211,10 +210,3 @@ def _named(fingerprint: Callable[[int], bytes], path: Callable[[int], str]) -> C
             raise DataError(f"image {path(row)} cannot be read: {error.strerror or error}") from error
 
     return guarded
-
-
-def _in_threads(work: Callable[[int], Value], rows: Rows) -> list[Value]:
-    """The work on every row, in order; many rows a task, for a task costs as much as a small file."""
-    tasks = [rows[start : start + _FILES_A_TASK].tolist() for start in range(0, len(rows), _FILES_A_TASK)]
-    with ThreadPoolExecutor() as workers:
-        return [value for part in workers.map(lambda task: [work(row) for row in task], tasks) for value in part]

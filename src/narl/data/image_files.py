@@ -27,7 +27,7 @@ ImagePath: TypeAlias = "str | PathLike[str] | BinaryIO"
 
 _FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 _CHUNK = 64
-_LEAVE_OUT = "leave it out (training does so with --skip-unreadable)"
+_LEAVE_OUT = "leave it out (training and prediction do so with --skip-unreadable)"
 
 
 def decode(path: ImagePath, size: int | None, channels: int) -> NDArray[np.uint8]:

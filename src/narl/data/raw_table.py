@@ -46,7 +46,9 @@ class RawTable:
     length: int
 
 
-def collect(chunks: Chunks, source: str, *, words: Collection[str] = (), skip: Collection[str] = ()) -> RawTable:
+def collect(
+    chunks: Chunks, source: str, *, words: Collection[str] = (), skip: Collection[str] = (), flags: bool = True
+) -> RawTable:
     """Bring a table into memory, a chunk of rows at a time.
 
     Args:
@@ -54,6 +56,7 @@ def collect(chunks: Chunks, source: str, *, words: Collection[str] = (), skip: C
         source: what is read, for messages.
         words: columns to keep verbatim, even where they hold numbers.
         skip: columns not to read.
+        flags: whether messages may name flags of the command line.
     """
     as_words = set(words)
     while True:
@@ -64,7 +67,7 @@ def collect(chunks: Chunks, source: str, *, words: Collection[str] = (), skip: C
             names.update(dict.fromkeys(cells))
             for name in cells:
                 if name not in columns and name not in skip:
-                    columns[name] = _Column(name, source, as_words=name in as_words, before=length)
+                    columns[name] = _Column(name, source, as_words=name in as_words, before=length, flags=flags)
             for name, column in columns.items():
                 column.add(cells.get(name) or (None,) * count)
             length += count
@@ -82,9 +85,10 @@ def collect(chunks: Chunks, source: str, *, words: Collection[str] = (), skip: C
 class _Column:
     """A column as it grows: numbers as long as all cells are, words from then on."""
 
-    def __init__(self, name: str, source: str, *, as_words: bool, before: int) -> None:
+    def __init__(self, name: str, source: str, *, as_words: bool, before: int, flags: bool) -> None:
         self.name, self.source = name, source
         self.as_words = as_words
+        self._way_out = f"leave the column out{f' with --ignore {argument(name)}' if flags else ''}"
         self.late = False
         self._numbers: list[NDArray[np.float64]] = []
         self._words: list[Words] = []
@@ -139,7 +143,7 @@ class _Column:
             return str(cell)
         raise DataError(
             f"{self.source}: column {self.name!r} holds a {type(cell).__name__} in row {row} (counted from 0): "
-            f"write numbers or text, or leave the column out with --ignore {argument(self.name)}"
+            f"write numbers or text, or {self._way_out}"
         )
 
 

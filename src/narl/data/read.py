@@ -6,49 +6,23 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from os import PathLike, fspath
-from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from narl.data import image_files
-from narl.data.arrays import Arrays
-from narl.data.cifar import CIFAR10, CIFAR100
 from narl.data.class_labels import ClassLabels, from_words, onto, shortened
 from narl.data.columns import DETECTED, Columns
-from narl.data.folders import ClassFolders
 from narl.data.hub import Hub
-from narl.data.ilsvrc import Ilsvrc12Validation
+from narl.data.known_layouts import AUTO, LAYOUTS, choose
 from narl.data.label_files import read_labels
-from narl.data.published import Animal10N, Food101N, MiniWebVision, TinyImageNet
-from narl.data.samples import ImageFiles, Samples, Unlabelled
-from narl.data.source import Found, Layout, Request, nearest_file
+from narl.data.samples import ImageFiles, Inputs, Samples, Unlabelled
+from narl.data.source import Found, Request
 from narl.data.tables import TableFile
-from narl.errors import DataError, NarlWarning, OptionError, UnknownNameError, nearest
+from narl.errors import DataError, NarlWarning, OptionError, nearest
 
 __all__ = ["Columns", "detect_columns", "has_part", "layouts", "read", "read_detected", "read_inputs"]
 
-AUTO = "auto"
-
-# In the order in which they are tried: a folder of any kind is also a folder of class folders.
-_LAYOUTS: dict[str, Layout] = {
-    layout.name: layout
-    for layout in (
-        Hub(),
-        TableFile("csv"),
-        TableFile("tsv"),
-        TableFile("jsonl"),
-        TableFile("parquet"),
-        Arrays(),
-        CIFAR10,
-        CIFAR100,
-        TinyImageNet(),
-        Animal10N(),
-        Food101N(),
-        MiniWebVision(),
-        Ilsvrc12Validation(),
-        ClassFolders(),
-    )
-}
 _PARTS = ("train", "test")
 
 
@@ -59,7 +33,7 @@ def layouts() -> tuple[str, ...]:
         >>> "folder" in layouts()
         True
     """
-    return tuple(_LAYOUTS)
+    return tuple(LAYOUTS)
 
 
 def read(
@@ -93,6 +67,7 @@ def read(
 
     Example:
         >>> import tempfile
+        >>> from pathlib import Path
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     _ = Path(folder, "iris.csv").write_text("width,length,species\\n1.5,2,rose\\n2.5,3,tulip\\n")
         ...     samples = read(f"{folder}/iris.csv")
@@ -119,14 +94,20 @@ def read_detected(
     labels: str | None = None,
     classes: Sequence[str] | None = None,
     skip_unreadable: bool = False,
+    ask_true_label: bool = True,
 ) -> tuple[Samples, Columns]:
-    """Like :func:`read`, and what the columns were taken for, without reading a table twice."""
+    """Like :func:`read`, and what the columns were taken for, without reading a table twice.
+
+    ``ask_true_label`` is False where the user has no way to say which column has the true labels: no message then
+    asks for it.
+    """
     request = Request(
         part=part,
         columns=columns,
         optional=labels is not None,
         classes=None if classes is None else tuple(classes),
         check_files=not skip_unreadable,
+        true_labels=ask_true_label,
     )
     found = _found(path, layout, request)
     if labels is not None:
@@ -140,15 +121,20 @@ def read_detected(
         given = onto(found.labels, request.classes, where)
         true = None if found.true_labels is None else onto(found.true_labels, request.classes, where)
         samples = Samples(found.inputs, given, request.classes, found.ids, true)
-    if skip_unreadable:
-        samples = _readable(samples, where)
+    if skip_unreadable and (rows := _readable(samples.inputs, where)) is not None:
+        samples = samples.take(rows)
     if request.classes is None and part == "train":
         _check_classes(samples, where)
     return samples, columns if found.columns is None else found.columns
 
 
 def read_inputs(
-    path: str | PathLike[str], *, part: str = "test", layout: str = AUTO, columns: Columns = DETECTED
+    path: str | PathLike[str],
+    *,
+    part: str = "test",
+    layout: str = AUTO,
+    columns: Columns = DETECTED,
+    skip_unreadable: bool = False,
 ) -> Unlabelled:
     """Read samples to predict; labels are not looked at.
 
@@ -157,15 +143,19 @@ def read_inputs(
         part: of a source that has parts; where it has no test part it is read whole.
         layout: one of :func:`layouts`, or ``"auto"``.
         columns: what the training table's columns were, from :func:`detect_columns`.
+        skip_unreadable: as for :func:`read`.
     """
-    found = _found(path, layout, Request(part=part, columns=columns, labelled=False))
+    request = Request(part=part, columns=columns, labelled=False, check_files=not skip_unreadable)
+    found = _found(path, layout, request)
+    if skip_unreadable and (rows := _readable(found.inputs, fspath(path))) is not None:
+        return Unlabelled(found.inputs.take(rows), found.ids[rows])
     return Unlabelled(found.inputs, found.ids)
 
 
 def has_part(path: str | PathLike[str], part: str, layout: str = AUTO) -> bool:
     """Whether the source brings this part; one that doesn't tell parts apart is all training set."""
     _check_part(part)
-    source, chosen = _chosen(path, layout)
+    source, chosen = choose(path, layout)
     parts = chosen.parts(source)
     return part in parts if parts else part == "train"
 
@@ -184,7 +174,7 @@ def detect_columns(
     Returns:
         All of them; ``ignore`` holds those that are not used.
     """
-    _, chosen = _chosen(path, layout)
+    _, chosen = choose(path, layout)
     if not isinstance(chosen, (TableFile, Hub)):
         return columns
     found = _found(path, layout, Request(columns=columns, check_files=False, optional=not own_labels))
@@ -193,7 +183,7 @@ def detect_columns(
 
 def _found(path: str | PathLike[str], layout: str, request: Request) -> Found:
     _check_part(request.part)
-    source, chosen = _chosen(path, layout)
+    source, chosen = choose(path, layout)
     parts = chosen.parts(source)
     if parts and request.part not in parts and not request.labelled:
         request = replace(request, part="train")
@@ -210,30 +200,6 @@ def _found(path: str | PathLike[str], layout: str, request: Request) -> Found:
     return found
 
 
-def _chosen(path: str | PathLike[str], layout: str) -> tuple[Path, Layout]:
-    if layout != AUTO and layout not in _LAYOUTS:
-        raise UnknownNameError(f"unknown layout {layout!r}: {nearest(layout, [AUTO, *_LAYOUTS])}")
-    source = Path(path)
-    if not fspath(path) or "\0" in fspath(path):
-        raise DataError(f"{fspath(path)!r} is no path: name a file or folder")
-    if layout == "hub" or (layout == AUTO and _LAYOUTS["hub"].matches(source)):
-        return source, _LAYOUTS["hub"]
-    try:
-        if not source.exists():
-            raise DataError(f"there is no file or folder {source}: {nearest_file(source)}")
-        if layout != AUTO:
-            return source, _LAYOUTS[layout]
-        for candidate in _LAYOUTS.values():
-            if candidate.matches(source):
-                return source, candidate
-    except OSError as error:
-        raise DataError(f"{source} cannot be read: {error.strerror or error}") from error
-    raise DataError(
-        f"{source} is of no known kind: give a folder, a .csv, .tsv, .jsonl, .parquet, .npz or .npy file, or say what "
-        "it is with --layout"
-    )
-
-
 def _check_part(part: str) -> None:
     if part not in _PARTS:
         raise OptionError(f"part {part!r} is unknown: {nearest(part, _PARTS)}")
@@ -242,7 +208,7 @@ def _check_part(part: str) -> None:
 def _relabelled(found: Found, labels: str) -> Found:
     """The labels of the file as the given ones, the source's own as the true ones."""
     file = read_labels(labels, found.ids)
-    own = found.labels
+    own = found.labels if found.labels is not None else found.true_labels
     if own is None:
         return replace(found, labels=from_words(file.words, file.where, typed=True))
     if all(name.lstrip("-").isdecimal() for name in own.names):
@@ -269,21 +235,20 @@ def _as_samples(found: Found, labels: ClassLabels) -> Samples:
     return Samples(found.inputs, labels.indices, labels.names, found.ids, true)
 
 
-def _readable(samples: Samples, where: str) -> Samples:
-    inputs = samples.inputs
+def _readable(inputs: Inputs, where: str) -> NDArray[np.int64] | None:
+    """The rows whose images can be read, with a warning about the others; None: all."""
     if not isinstance(inputs, ImageFiles):
-        return samples
+        return None
     bad = image_files.unreadable([inputs.path(row) for row in range(len(inputs))])
     if not bad:
-        return samples
-    if len(bad) == len(samples):
+        return None
+    if len(bad) == len(inputs):
         raise DataError(f"none of the {len(bad)} images of {where} can be read: {bad[0][1]}")
     named = shortened([str(inputs.paths[row]) for row, _ in bad])
     warnings.warn(
-        f"{len(bad)} of {len(samples)} images of {where} cannot be read and are left out: {named}", NarlWarning, 4
+        f"{len(bad)} of {len(inputs)} images of {where} cannot be read and are left out: {named}", NarlWarning, 4
     )
-    dropped = {row for row, _ in bad}
-    return samples.take([row for row in range(len(samples)) if row not in dropped])
+    return np.delete(np.arange(len(inputs)), [row for row, _ in bad])
 
 
 def _check_classes(samples: Samples, where: str) -> None:

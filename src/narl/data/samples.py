@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,9 +19,11 @@ from narl.errors import DataError
 Rows: TypeAlias = NDArray[np.int64]
 Labels: TypeAlias = NDArray[np.int64]
 AnyInputs = TypeVar("AnyInputs", bound="Inputs")
+Value = TypeVar("Value")
 
 _DIGEST_BYTES = 16
 _MOST_READ = 10_000
+_A_TASK = 500
 
 
 class Inputs(ABC):
@@ -115,14 +117,12 @@ class ImageFiles(Inputs):
 
     def digests(self) -> list[bytes]:
         """Fingerprints of the files' bytes."""
-        with ThreadPoolExecutor() as workers:
-            return list(workers.map(self._digest_file, range(len(self))))
+        return in_threads(self._digest_file, range(len(self)))
 
     def fingerprint(self) -> bytes:
         """Of all sizes, and of the contents of files evenly spread, so that 200,000 are not all read."""
         some = self.take(np.unique(np.linspace(0, len(self) - 1, min(len(self), _MOST_READ)).astype(np.int64)))
-        with ThreadPoolExecutor() as workers:
-            sizes = list(workers.map(self._size, range(len(self))))
+        sizes = in_threads(self._size, range(len(self)))
         return _digest(np.array(sizes, dtype=np.int64).tobytes() + b"".join(some.digests()))
 
     def _size(self, row: int) -> int:
@@ -300,6 +300,16 @@ class Unlabelled:
     def __len__(self) -> int:
         """How many samples."""
         return len(self.ids)
+
+
+def in_threads(work: Callable[[int], Value], rows: Sequence[int]) -> list[Value]:
+    """What ``work`` gives for every row, in order, done by threads that take some hundred rows at a time."""
+
+    def some(start: int) -> list[Value]:
+        return [work(row) for row in rows[start : start + _A_TASK]]
+
+    with ThreadPoolExecutor() as workers:
+        return [value for part in workers.map(some, range(0, len(rows), _A_TASK)) for value in part]
 
 
 def _digest(content: bytes | memoryview) -> bytes:

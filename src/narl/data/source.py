@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ class Request:
         optional: whether it is no error that there are none.
         classes: the training set's class names, where they are known.
         check_files: refuse image files that don't exist.
+        true_labels: whether the user can say which column has the true labels.
     """
 
     part: str = "train"
@@ -41,6 +43,7 @@ class Request:
     optional: bool = False
     classes: tuple[str, ...] | None = None
     check_files: bool = True
+    true_labels: bool = True
 
 
 @final
@@ -98,10 +101,22 @@ def read_lines(path: Path) -> list[str]:
     except FileNotFoundError:
         raise DataError(f"there is no file {path}: {nearest_file(path)}") from None
     except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 text: save it as UTF-8") from error
+        raise DataError(f"{path} is not UTF-8 text: {as_utf8(path)}") from error
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
     return [line for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n") if line.strip()]
+
+
+def as_utf8(path: Path, encoding: str = "latin1") -> str:
+    """The end of a message about a file in another encoding: how to convert it.
+
+    Example:
+        >>> as_utf8(Path("a.csv"))
+        'save it as UTF-8, or convert it: iconv -f latin1 -t utf-8 a.csv > a-utf8.csv'
+    """
+    new = path.with_name(f"{path.stem}-utf8{path.suffix}")
+    command = f"iconv -f {encoding} -t utf-8 {shlex.quote(str(path))} > {shlex.quote(str(new))}"
+    return f"save it as UTF-8, or convert it: {command}"
 
 
 def nearest_file(path: Path) -> str:

@@ -133,6 +133,28 @@ class TableEncoder(Encoder):
             encoded[:, place] = np.fromiter((codes.get(word, UNKNOWN) for word in words), np.float32, len(inputs))
         return torch.from_numpy(encoded)
 
+    def unseen(self, inputs: Table) -> dict[str, int]:
+        """How many values of each category column are none of its training levels, where there are any.
+
+        A missing value counts unless values were missing in training, too. Of a column with more than 10,000 levels
+        the rarest count as unseen.
+
+        Example:
+            >>> def towns(*names: str) -> Table:
+            ...     return Table(np.empty((len(names), 0)), np.array([[name] for name in names], object), (), ("town",))
+            >>> TableEncoder.fit(towns("Bonn", "Jena")).unseen(towns("Bonn", "Rome", ""))
+            {'town': 2}
+        """
+        places = _places(self.category_names, inputs.category_names, inputs.number_names, "categories")
+        found = {}
+        for name, place, levels in zip(self.category_names, places, self.levels, strict=True):
+            counts = Counter(map(str, inputs.categories[:, place].tolist()))
+            for level in levels:
+                counts.pop(level, None)
+            if counts:
+                found[name] = sum(counts.values())
+        return found
+
 
 def _places(wanted: Sequence[str], given: Sequence[str], others: Sequence[str], type_name: str) -> list[int]:
     places = {name: place for place, name in enumerate(given)}
@@ -153,9 +175,11 @@ def _check_finite(numbers: NDArray[np.floating[Any]], names: Sequence[str]) -> N
         bad = ~np.isfinite(numbers)
         if bad.any():
             row, column = np.argwhere(bad)[0]
+            count = int(bad[:, column].sum())
+            where = f"row {row}" if count == 1 else f"{count} rows, first in row {row}"
             raise DataError(
-                f"column {names[column]!r} holds NaN or infinity in {int(bad[:, column].sum())} rows, first in row "
-                f"{row} (counted from 0): fill these values in or leave the rows out"
+                f"column {names[column]!r} holds NaN or infinity in {where} (counted from 0): fill these values in or "
+                "leave the rows out"
             )
 
 

@@ -12,6 +12,7 @@ from typing import Any, TextIO
 
 from narl.data.class_labels import shortened
 from narl.data.raw_table import Chunk, Chunks, as_number
+from narl.data.source import as_utf8
 from narl.errors import DataError, MissingExtraError
 
 SUFFIXES = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
@@ -66,8 +67,8 @@ def _even(rows: list[list[str]], width: int, path: Path, delimiter: str | None) 
         reader = csv.reader(chain([first], file), delimiter=delimiter or _delimiter(first), strict=True)
         count = next(len(row) for row in reader if row and len(row) != width)
         raise DataError(
-            f"{path}, line {reader.line_num}: {count} columns where the header has {width}: put fields that hold the "
-            "delimiter in quotes, or mend the line"
+            f"{path}, line {reader.line_num}: {count} column{'s' if count != 1 else ''} where the header has {width}: "
+            "put fields that hold the delimiter in quotes, or mend the line"
         )
 
 
@@ -84,7 +85,8 @@ def _text(path: Path, *, newline: str) -> Iterator[TextIO]:
         with path.open(encoding="utf-8-sig", newline=newline) as file:
             yield file
     except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 (byte 0x{error.object[error.start]:02x}): save it as UTF-8") from error
+        byte = error.object[error.start]
+        raise DataError(f"{path} is not UTF-8 (byte 0x{byte:02x}): {as_utf8(path)}") from error
 
 
 def _refuse_binary(path: Path) -> None:
@@ -93,8 +95,10 @@ def _refuse_binary(path: Path) -> None:
         while block := file.read(_BLOCK):
             if b"\0" in block:
                 line += block[: block.index(b"\0")].count(b"\n")
-                hint = "it looks like UTF-16" if block[:2] in (b"\xff\xfe", b"\xfe\xff") else "so it is no text file"
-                raise DataError(f"{path}, line {line}: a NUL character, {hint}: save it as UTF-8")
+                hint = "so it is no text file: save it as UTF-8"
+                if block[:2] in (b"\xff\xfe", b"\xfe\xff"):
+                    hint = f"it looks like UTF-16: {as_utf8(path, 'utf-16')}"
+                raise DataError(f"{path}, line {line}: a NUL character, {hint}")
             line += block.count(b"\n")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import final
@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from narl.data import columns as roles
 from narl.data.class_labels import ClassLabels, Words, from_words, shortened
+from narl.data.column_questions import NO_COMMAS, has_comma, listed
 from narl.data.columns import Columns
-from narl.data.raw_table import Chunks, RawTable, argument, as_number, collect, is_missing
+from narl.data.raw_table import Chunks, RawTable, as_number, collect, is_missing
 from narl.data.samples import ImageFiles, Inputs, Table, Texts
 from narl.data.source import Found, Layout, Request, first_missing, string_array
 from narl.data.table_files import SUFFIXES, chunks_of
@@ -89,7 +90,7 @@ def read_table(
         true_labels = _labels(table, columns.true_label, known, request)
     if labels is not None and true_labels is not None:
         labels, true_labels = _together(table, columns, labels, true_labels)
-    inputs = _inputs(table, columns, folder, check_files=request.check_files)
+    inputs = _inputs(table, columns, folder, request)
     ids, columns = _ids(table, columns, given=request.columns.id is not None and strict)
     return Found(inputs, ids, labels, true_labels, columns)
 
@@ -99,9 +100,15 @@ def _load(chunks: Chunks, request: Request, source: str, folder: Path, strict: b
     _, first = next(chunks(), (0, {}))
     words = roles.kept_as_words(columns, first, labelled=request.labelled)
     while True:  # once more where a column of numbers turned out to be the label, as in texts with a column of 0 and 1
-        table = collect(chunks, source, words=words, skip=columns.ignore)
+        table = collect(chunks, source, words=words, skip=columns.ignore, flags=request.labelled)
         resolved = roles.resolve(
-            table, columns, folder=folder, labelled=request.labelled, optional=request.optional, strict=strict
+            table,
+            columns,
+            folder=folder,
+            labelled=request.labelled,
+            optional=request.optional,
+            strict=strict,
+            true_labels=request.true_labels,
         )
         wanted = {resolved.label, resolved.true_label, resolved.id, resolved.text, resolved.image, *resolved.categories}
         late = {name for name in wanted if name in table.numbers}
@@ -143,14 +150,15 @@ def _together(
     )
 
 
-def _inputs(table: RawTable, columns: Columns, folder: Path, *, check_files: bool) -> Inputs:
+def _inputs(table: RawTable, columns: Columns, folder: Path, request: Request) -> Inputs:
     if columns.image:
-        return _images(table, columns.image, folder, check_files=check_files)
+        return _images(table, columns.image, folder, check_files=request.check_files)
     if columns.text:
-        return _texts(table, columns.text)
+        return _texts(table, columns.text, flags=request.labelled)
+    _check_numbers(table, columns.numbers, flags=request.labelled)
     numbers = np.empty((table.length, len(columns.numbers)), dtype=np.float64)
     for index, name in enumerate(columns.numbers):
-        numbers[:, index] = _finite(table, name)
+        numbers[:, index] = table.numbers[name]
     categories = np.empty((table.length, len(columns.categories)), dtype=object)
     for index, name in enumerate(columns.categories):
         words = table.words[name]
@@ -172,17 +180,18 @@ def _images(table: RawTable, name: str, folder: Path, *, check_files: bool) -> I
     if lost is not None:
         raise DataError(
             f"there is no image {folder / lost} (row {words.tolist().index(lost)} of {table.source}, counted from 0): "
-            "mend the path, or leave unreadable images out (--skip-unreadable)"
+            "mend the path, or leave it out (training and prediction do so with --skip-unreadable)"
         )
     return ImageFiles(folder, paths)
 
 
-def _texts(table: RawTable, name: str) -> Texts:
+def _texts(table: RawTable, name: str, *, flags: bool) -> Texts:
     words = table.words[name]
     missing = {word for word in set(words.tolist()) if is_missing(word)}
     rows = [row for row, word in enumerate(words) if word in missing] if missing else []
     if len(rows) == table.length:
-        raise DataError(f"{table.source}: text column {name!r} is empty: name another with --text")
+        way = "name another with --text" if flags else "fill it in"
+        raise DataError(f"{table.source}: text column {name!r} is empty: {way}")
     if rows:
         warnings.warn(
             f"{table.source}: text column {name!r} is empty in {len(rows)} of {table.length} rows "
@@ -195,27 +204,36 @@ def _texts(table: RawTable, name: str) -> Texts:
     return Texts(words)
 
 
-def _finite(table: RawTable, name: str) -> NDArray[np.float64]:
-    if name in table.words:
-        row, word = next(
-            (row, word)
-            for row, word in enumerate(table.words[name])
-            if not is_missing(word) and as_number(word) is None
-        )
+def _check_numbers(table: RawTable, names: Sequence[str], *, flags: bool) -> None:
+    """Refuse cells that are no numbers; of several such columns all are named."""
+    wordy = [name for name in names if name in table.words]
+    if wordy:
+        words = enumerate(table.words[wordy[0]])
+        row, word = next((row, word) for row, word in words if not is_missing(word) and as_number(word) is None)
+        hint = f" ({NO_COMMAS})" if has_comma(word) else ""
+        way = f"give numbers in column {wordy[0]!r}"
+        if flags:
+            way = f"mend it, or say --categories {listed(wordy)} or --ignore {listed(wordy)}"
         raise DataError(
-            f"{table.source}: number column {name!r} has {shortened([word])} in row {row} (counted from 0): mend it, "
-            f"or say --categories {argument(name)} or --ignore {argument(name)}"
+            f"{table.source}: number column {wordy[0]!r} has {shortened([word])} in row {row} (counted from 0)"
+            f"{_likewise(wordy)}: {way}{hint}"
         )
-    values = table.numbers[name]
-    bad = ~(np.abs(values) <= np.finfo(np.float32).max)
-    if bad.any():
-        row = int(np.argmax(bad))
-        what = "no number" if np.isnan(values[row]) else "an infinite or too large number"
+    largest = np.finfo(np.float32).max
+    bad = {name: rows for name in names if (rows := ~(np.abs(table.numbers[name]) <= largest)).any()}
+    if bad:
+        name, rows = next(iter(bad.items()))
+        row, count = int(np.argmax(rows)), int(rows.sum())
+        what = "no number" if np.isnan(table.numbers[name][row]) else "an infinite or too large number"
+        out = f"leave the {'columns' if len(bad) > 1 else 'column'} out with --ignore {listed(list(bad))}"
         raise DataError(
-            f"{table.source}: column {name!r} has {what} in row {row} (counted from 0; {int(bad.sum())} such rows): "
-            f"fill it in, or leave the column out with --ignore {argument(name)}"
+            f"{table.source}: column {name!r} has {what} in row {row} (counted from 0; {count} such "
+            f"row{'s' if count > 1 else ''}){_likewise(list(bad))}: fill it in, or "
+            f"{out if flags else 'leave such rows out'}"
         )
-    return values
+
+
+def _likewise(names: Sequence[str]) -> str:
+    return f", likewise {', '.join(map(repr, names[1:]))}" if len(names) > 1 else ""
 
 
 def _ids(table: RawTable, columns: Columns, *, given: bool) -> tuple[NDArray[np.str_], Columns]:
