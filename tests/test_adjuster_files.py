@@ -326,7 +326,7 @@ def refuse(*_: Any, **__: Any) -> NoReturn:
 
 @pytest.mark.parametrize(
     ("owner", "attribute", "fault"),
-    [(files, "save", refuse), (os, "fsync", refuse), (Path, "replace", refuse)],
+    [(files, "save", refuse), (os, "fsync", refuse), (os, "replace", refuse)],
     ids=["write", "sync", "rename"],
 )
 def test_a_failing_write_leaves_the_old_file_and_nothing_else(

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 import crashes
 import narl
 from crashes import Killer, metrics_of, tree_of, values_of
+from narl import atomic
 from narl.errors import NarlError, OptionError, RunFolderError
 from narl.train import writing
 from narl.train.record import SampleRecord
@@ -328,7 +329,7 @@ def test_an_interrupted_write_leaves_the_old_file(run: RunFolder, monkeypatch: p
         with pytest.raises(KeyboardInterrupt):
             run.write_json("summary.json", {"accuracy": 0.6})
     assert run.read_json("summary.json") == {"accuracy": 0.5}
-    assert not writing.temporary_path(run.path / "summary.json").exists()
+    assert not atomic.temporary_path(run.path / "summary.json").exists()
 
 
 # Locks
@@ -381,7 +382,8 @@ def test_a_file_system_without_locks(run: RunFolder, monkeypatch: pytest.MonkeyP
 def test_a_system_without_locks(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fcntl", None)
     with run.lock():
-        pass
+        run.append_metrics(metrics_of(1))
+    assert run.metrics() == [metrics_of(1)]
 
 
 def test_a_run_that_cannot_be_written_is_still_read(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:

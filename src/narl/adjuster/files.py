@@ -15,6 +15,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from narl._version import __version__
+from narl.atomic import replacing
 from narl.errors import AdjusterFileError
 from narl.losses import RobustLoss
 
@@ -35,20 +36,15 @@ class Header:
 
 
 def write(path: str | PathLike[str], header: Header, tensors: Mapping[str, Tensor]) -> None:
-    """Write to a temporary file beside ``path``, then rename: a reader sees the old file or the new one."""
+    """Write the file whole or not at all: a reader sees the old one or the new one."""
     about = {"kind": KIND, "format": FORMAT, "version": __version__, **asdict(header)}
     if not Path(path).name or Path(path).is_dir():
         raise AdjusterFileError(f"cannot write the adjuster to {os.fspath(path)!r}: it is a folder; add a file name")
-    temporary = Path(path).with_name(f".{Path(path).name}.{os.getpid()}")
     try:
         learned = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-        with temporary.open("wb") as file:
+        with replacing(Path(path)) as file:
             file.write(save(learned, metadata={"narl": json.dumps(about)}))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
     except (OSError, SafetensorError) as error:
-        temporary.unlink(missing_ok=True)
         raise AdjusterFileError(
             f"cannot write the adjuster to {os.fspath(path)}: {error}; check that the folder exists and has space"
         ) from error

@@ -7,11 +7,12 @@ import math
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
+from narl.atomic import replacing
 from narl.errors import MissingExtraError, NarlError, OptionError
 
 if TYPE_CHECKING:
@@ -79,18 +80,9 @@ def writing(path: Path) -> Iterator[BinaryIO]:
         ...     Path(folder, "a.csv").read_text()
         'id,label'
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        try:
-            with temporary.open("xb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            raise
+        with replacing(path) as file:
+            yield file
     except OSError as error:
         if isinstance(error, NarlError):
             raise

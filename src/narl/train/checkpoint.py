@@ -20,9 +20,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from narl._version import __version__
+from narl.atomic import temporary_path
 from narl.errors import CheckpointError, OptionError, RunFolderError
 from narl.train.trees import DTYPES, Tree, flatten, unflatten
-from narl.train.writing import cannot_write, replacing, temporary_path
+from narl.train.writing import cannot_write, replacing
 
 KIND = "checkpoint"
 FORMAT = 1

@@ -32,6 +32,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, final
 
+from narl import atomic
 from narl._version import __version__
 from narl.errors import RunFolderError
 from narl.train import lock, writing
@@ -241,7 +242,7 @@ class RunFolder:
         try:
             for name in ("config.json", "environment.json", *RESULTS):
                 (self.path / name).unlink(missing_ok=True)
-                writing.temporary_path(self.path / name).unlink(missing_ok=True)
+                atomic.temporary_path(self.path / name).unlink(missing_ok=True)
             for events in (self.path / "tensorboard").glob("events.out.tfevents.*"):
                 events.unlink(missing_ok=True)
             for part in (self.path / "tuning").glob("*"):

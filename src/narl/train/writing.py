@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from narl import atomic
 from narl.errors import NarlError, OptionError, RunFolderError
 
 _WAYS_OUT = {
@@ -35,11 +36,6 @@ def cannot_write(path: Path, error: OSError) -> RunFolderError:
     )
 
 
-def temporary_path(path: Path) -> Path:
-    """Where a file is written before it gets its name. One name a file: what a kill leaves is overwritten later."""
-    return path.with_name(f".{path.name}.tmp")
-
-
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file to write to, which takes the place of ``path`` when all of it is on the disk.
@@ -58,34 +54,13 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         ...     (Path(folder) / "a").read_bytes()
         b'whole'
     """
-    temporary = temporary_path(path)
     try:
-        try:
-            with temporary.open("wb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            raise
+        with atomic.replacing(path) as file:
+            yield file
     except NarlError:
         raise
     except OSError as error:
         raise cannot_write(path, error) from error
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Have the names in a folder survive a power cut, where the system can do that."""
-    # The files are whole with or without this, and some file systems (and Windows) cannot sync a folder.
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def to_json(value: object, indent: int | None = None) -> bytes:
