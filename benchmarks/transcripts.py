@@ -21,8 +21,7 @@ import numpy as np
 PAGE = Path(__file__).parent.parent / "docs" / "train.md"
 SESSIONS = {
     "digits": [
-        "narl train digits --clean digits-checked --test digits-test --augment crop --model convnet --epochs 12 "
-        "--out run-digits",
+        "narl train digits --clean digits-checked --test digits-test --model convnet --epochs 30 --out run-digits",
         "narl predict run-digits digits-test --out predictions.csv",
     ],
     "letter": [
@@ -67,9 +66,18 @@ def run(commands: list[str], folder: Path) -> str:
         done = subprocess.run(arguments, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if done.returncode:
             raise SystemExit(f"{command}\n{done.stdout}")
-        wrapped = re.sub(r" (--test |--drop|--clean 500|--loss|--augment)", r" \\\n    \1", command, count=1)
-        shown.append(f"$ {wrapped}\n{done.stdout.rstrip()}")
+        shown.append(f"$ {_wrapped(command)}\n{done.stdout.rstrip()}")
     return "\n".join(shown)
+
+
+def _wrapped(command: str) -> str:
+    """In lines of at most 100 characters, broken between flags."""
+    lines = [""]
+    for part in re.split(r" (?=--)", command):
+        if len(lines[-1]) + len(part) > 98:
+            lines.append("   ")
+        lines[-1] += f" {part}" if lines[-1] else part
+    return " \\\n".join(lines)
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ def images(number: int = 6, channels: int = 3, height: int = 32, width: int = 32
 
 
 @pytest.mark.parametrize(
-    ("height", "width", "pad"), [(32, 32, (4, 4)), (64, 40, (8, 5)), (3, 8, (2, 4)), (1, 1, (0, 0))]
+    ("height", "width", "pad"), [(32, 32, (4, 4)), (64, 40, (8, 5)), (28, 8, (3, 1)), (3, 16, (1, 2)), (1, 1, (0, 0))]
 )
 def test_crop_is_pad_and_crop(height: int, width: int, pad: tuple[int, int]) -> None:
     x = images(20, 3, height, width)

@@ -65,7 +65,7 @@ def get(name: str) -> Augmentation:
 def crop(x: Tensor, generator: Generator) -> Tensor:
     """Images moved by a few pixels, the edges filled by reflection.
 
-    Equal to padding by reflection with 4 pixels, an eighth of the side if that is more, and a random crop.
+    Equal to padding by reflection with an eighth of the side (4 pixels of 32) and a random crop.
 
     Args:
         x: ``(N, C, H, W)``.
@@ -82,7 +82,7 @@ def crop(x: Tensor, generator: Generator) -> Tensor:
 
 
 def _moves(number: int, side: int, generator: Generator) -> Tensor:
-    pad = min(max(4, side // 8), side - 1)
+    pad = min(max(1, side // 8), side - 1)
     return torch.randint(-pad, pad + 1, (number,), generator=generator)
 
 
