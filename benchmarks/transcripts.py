@@ -21,7 +21,7 @@ import numpy as np
 PAGE = Path(__file__).parent.parent / "docs" / "train.md"
 SESSIONS = {
     "digits": [
-        "narl train digits --clean digits-checked --test digits-test --model convnet --epochs 30 --out run-digits",
+        "narl train digits --clean digits-checked --test digits-test --model convnet --out run-digits",
         "narl predict run-digits digits-test --out predictions.csv",
     ],
     "letter": [
@@ -66,8 +66,17 @@ def run(commands: list[str], folder: Path) -> str:
         done = subprocess.run(arguments, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if done.returncode:
             raise SystemExit(f"{command}\n{done.stdout}")
-        shown.append(f"$ {_wrapped(command)}\n{done.stdout.rstrip()}")
+        shown.append(f"$ {_wrapped(command)}\n{_shortened(done.stdout.rstrip())}")
     return "\n".join(shown)
+
+
+def _shortened(output: str) -> str:
+    """Without the middle of a long run."""
+    lines = output.splitlines()
+    epochs = [number for number, line in enumerate(lines) if re.match(r"\S+  epoch \d+/", line)]
+    if len(epochs) <= 12:
+        return output
+    return "\n".join([*lines[: epochs[3]], "[…]", *lines[epochs[-3] :]])
 
 
 def _wrapped(command: str) -> str:
