@@ -133,6 +133,7 @@ LearningRate = Annotated[
         show_default="0.1 for images, 0.05 for tables, 0.001 with adamw",
     ),
 ]
+Momentum = Annotated[float, typer.Option(help="Of sgd.", rich_help_panel=_TRAINING)]
 WeightDecay = Annotated[
     float | None,
     typer.Option(help="Of the classifier.", rich_help_panel=_TRAINING, show_default="5e-4 for sgd, 1e-4 for adamw"),

@@ -87,6 +87,14 @@ def train(
             show_default="none, or a quarter with --patience",
         ),
     ] = None,
+    clean_batch_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Clean samples a meta step.",
+            rich_help_panel=_METHOD,
+            show_default="all up to 300, else as many as --batch-size",
+        ),
+    ] = None,
     tune: Annotated[
         bool,
         typer.Option(
@@ -118,6 +126,7 @@ def train(
     batch_size: shared.BatchSize = None,
     optimizer: shared.Optimizer = None,
     learning_rate: shared.LearningRate = None,
+    momentum: shared.Momentum = 0.9,
     weight_decay: shared.WeightDecay = None,
     schedule: shared.Schedule = None,
     warmup: shared.Warmup = 0.0,
@@ -198,7 +207,18 @@ def settings_of(given: dict[str, Any]) -> Settings:
         "model",
     )
     same += ("image_size", "text_length", "augment", "epochs", "batch_size", "optimizer", "learning_rate")
-    same += ("weight_decay", "schedule", "warmup", "patience", "seed", "device", "threads", "workers")
+    same += (
+        "momentum",
+        "clean_batch_size",
+        "weight_decay",
+        "schedule",
+        "warmup",
+        "patience",
+        "seed",
+        "device",
+        "threads",
+        "workers",
+    )
     settings = Settings(
         columns=columns,
         overlap=overlap,

@@ -47,6 +47,7 @@ def transfer(
     batch_size: shared.BatchSize = None,
     optimizer: shared.Optimizer = None,
     learning_rate: shared.LearningRate = None,
+    momentum: shared.Momentum = 0.9,
     weight_decay: shared.WeightDecay = None,
     schedule: shared.Schedule = None,
     warmup: shared.Warmup = 0.0,
@@ -85,6 +86,6 @@ def transfer(
         "margin": None,
         "every": None,
     }
-    alone |= {"clean": "none", "heldout": None, "tune": False, "patience": None}
+    alone |= {"clean": "none", "heldout": None, "clean_batch_size": None, "tune": False, "patience": None}
     settings = settings_of(arguments | alone)
     carry_out(settings, out, overwrite=overwrite, tensorboard=tensorboard, as_json=as_json, dry_run=dry_run)
