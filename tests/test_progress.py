@@ -76,7 +76,7 @@ def test_a_resumed_run_counts_from_where_it_was_but_times_only_itself(clock: lis
         ({"loss": 0.5}, "loss 0.500  ("),
         ({"loss": float("nan"), "test_accuracy": None}, "loss nan  ("),
         ({"loss": 0.5, "heldout_accuracy": 0.5}, "loss 0.500  heldout 50.0 %  ("),
-        ({"loss": 0.5, "heldout_accuracy": 0.5, "test_accuracy": 1.0}, "loss 0.500  test 100.0 %  ("),
+        ({"loss": 0.5, "heldout_accuracy": 0.5, "test_accuracy": 1.0}, "loss 0.500  heldout 50.0 %  test 100.0 %  ("),
         ({}, "epoch 1/2  ("),
     ],
 )

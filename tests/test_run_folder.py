@@ -108,7 +108,7 @@ def test_overwrite_removes_the_run_and_nothing_else(run: RunFolder) -> None:
     new = created(run.path, config={"seed": 4}, overwrite=True)
     assert new.config == {"seed": 4}
     left = everything(run.path)
-    assert set(left) == {".lock", "config.json", "environment.json", "tuning/q=0.5/.lock", *mine}
+    assert set(left) == {".lock", "config.json", "environment.json", *mine}
     assert all(left[name] == b"mine" for name in mine)
     assert created(part.path).config == {"seed": 3}
 

@@ -35,10 +35,11 @@ def rings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def asked(data: Path, **settings: Any) -> Settings:
+    learns = str(settings.get("method", "A-GCE")).startswith(("A-", "MW", "Forward"))
     values = {
         "method": "A-GCE",
         "clean": "24",
-        "heldout": 0.25,
+        "heldout": 0.25 if learns else None,
         "test": "0.2",
         "epochs": EPOCHS,
         "batch_size": 50,
@@ -180,7 +181,7 @@ def test_clean_samples_that_are_named_are_never_drawn_for_the_test_set(rings: Pa
 
 
 def test_a_method_that_does_not_learn_from_clean_samples_keeps_all_of_them_to_choose_by(rings: Path) -> None:
-    sets = plan(asked(rings, method="CE", heldout=0.25)).sets
+    sets = plan(asked(rings, method="CE")).sets
     assert sets.clean is None
     assert sets.heldout is not None
     assert len(sets.heldout) == 24
@@ -281,7 +282,11 @@ def test_tensorboard_is_written(rings: Path, tmp_path: Path) -> None:
         ({"method": "T-GCE", "clean": "none", "heldout": None}, "--adjuster"),
         ({"method": "CE", "clean": "none", "heldout": None, "patience": 3}, "--patience needs clean"),
         ({"heldout": 0.0, "patience": 3}, "--patience needs clean"),
-        ({"method": "CE", "clean": "none"}, "--heldout is a share"),
+        ({"clean": "none", "method": "Forward"}, "--heldout is a share"),
+        ({"method": "CE", "heldout": 0.5}, "all of them choose the epoch"),
+        ({"method": "CE", "clean_batch_size": 7}, "all of them choose the epoch"),
+        ({"optimizer": "adamw", "momentum": 0.5}, "--momentum is of sgd"),
+        ({"options": {"adjusters": "x"}}, "--adjuster"),
         ({"method": "GCE", "tune": True, "options": {"q": 0.3}}, "--tune chooses q"),
         ({"device": "meta"}, "does not train on"),
         ({"method": "CE", "adjusters": ("x.safetensors",)}, "--adjuster is for T-"),

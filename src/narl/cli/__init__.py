@@ -45,6 +45,9 @@ for command in (demo, train, transfer, predict, noise):
     app.command()(command)
 
 
+_INTERRUPTED = 130
+
+
 def main() -> None:
     """Run the command line; what narl or the parser refuses ends in one line, not in a traceback."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # a class name may have letters that the terminal has not
@@ -54,13 +57,14 @@ def main() -> None:
     except NarlError as error:
         _refuse(str(error))
     except (KeyboardInterrupt, typer.Abort):
-        print("narl: interrupted", file=sys.stderr)
-        sys.exit(130)
+        code = _INTERRUPTED
     except Exception as error:
         message = getattr(error, "format_message", None)  # of the parser; its classes moved between versions of typer
         if message is None:
             raise
         _refuse(f"{message()} (narl {sys.argv[1] if _knows(sys.argv[1]) else ''} --help)".replace("  ", " "))
+    if code == _INTERRUPTED:  # newer typer makes this of Ctrl-C
+        print("narl: interrupted", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)
 
 

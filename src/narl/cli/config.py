@@ -190,6 +190,8 @@ def _checked(value: Any, annotation: Any, key: str, path: Path) -> Any:
         if str(value) not in choices or isinstance(value, bool):
             raise refusal(f"that is no choice: {nearest(str(value)[:80], choices)}")
         return str(value)
+    if isinstance(value, float) and 0 < value < 1:
+        return repr(value)  # a share, such as test: 0.2; of other numbers 1.10 would become 1.1
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise refusal("a text is needed: put it in quotes")
     if isinstance(value, str) and ("\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value)):

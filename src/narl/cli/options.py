@@ -63,7 +63,7 @@ Test = Annotated[
 Limit = Annotated[
     int | None,
     typer.Option(
-        help="Use so many samples of DATA only; clean and test samples come out of them.",
+        help="Use so many samples of DATA only; drawn clean and test samples come out of them.",
         rich_help_panel=_DATA,
         show_default=False,
     ),
@@ -107,7 +107,7 @@ Augment = Annotated[
     typer.Option(
         help="Variations of training images: crop, flip, cutout, colour, resized-crop, rotate, joined by +; or none.",
         rich_help_panel=_MODEL,
-        show_default="crop+flip for images",
+        show_default="crop+flip; crop for grey images",
     ),
 ]
 
@@ -133,7 +133,7 @@ LearningRate = Annotated[
         show_default="0.1 for images, 0.05 for tables, 0.001 with adamw",
     ),
 ]
-Momentum = Annotated[float, typer.Option(help="Of sgd.", rich_help_panel=_TRAINING)]
+Momentum = Annotated[float | None, typer.Option(help="Of sgd.", rich_help_panel=_TRAINING, show_default="0.9")]
 WeightDecay = Annotated[
     float | None,
     typer.Option(help="Of the classifier.", rich_help_panel=_TRAINING, show_default="5e-4 for sgd, 1e-4 for adamw"),

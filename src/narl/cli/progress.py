@@ -234,8 +234,7 @@ def _numbers(loss: SupportsFloat | None, meta_loss: SupportsFloat | None, accura
 
 def _accuracy(record: Mapping[str, Any]) -> str:
     found = {name.removesuffix("_accuracy"): value for name, value in record.items() if name.endswith("_accuracy")}
-    name = "test" if "test" in found else next(iter(found), None)  # without a test set: whatever is looked at
-    return "" if name is None or found[name] is None else f"{name} {100 * found[name]:.1f} %"
+    return "  ".join(f"{name} {100 * value:.1f} %" for name, value in found.items() if value is not None)
 
 
 def _clock(seconds: float) -> str:

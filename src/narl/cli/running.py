@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from narl.cli.output import print_json
 from narl.cli.watching import Watching
 from narl.errors import OptionError
@@ -72,7 +70,7 @@ def report(outcome: Outcome, as_json: bool) -> None:
         print(f"narl: {remark}", file=sys.stderr)
     if not outcome.finished:
         print(f"narl: stopped and saved. Go on with: narl train --resume {outcome.folder}", file=sys.stderr)
-        raise typer.Exit(_STOPPED)
+        sys.exit(_STOPPED)
     _show({"run": str(outcome.folder), **outcome.summary}, _result_lines(outcome), as_json)
 
 
@@ -127,7 +125,7 @@ def _column_lines(plan: Plan) -> list[str]:
     named = [f"{kind} {column!r}" for kind, column in kinds.items() if column is not None]
     listed = {"numbers": columns.numbers, "categories": columns.categories, "left out": columns.ignore}
     named += [f"{kind} {_few(names)}" for kind, names in listed.items() if names]
-    return [f"columns: labels {columns.label!r}; {'; '.join(named)}"]
+    return ["columns: " + "; ".join([f"labels {columns.label!r}", *named])]
 
 
 def _few(names: tuple[str, ...]) -> str:
@@ -148,11 +146,14 @@ def _default_model(kind: str) -> str:
 def _result_lines(outcome: Outcome) -> list[str]:
     summary = outcome.summary
     lines = []
+    if summary["stopped_early"]:
+        lines.append(f"stopped early after epoch {summary['epochs']}: no better one on the held-out clean samples")
     if summary["options"]:
         lines.append("options: " + ", ".join(f"{name} = {value}" for name, value in summary["options"].items()))
     if "last5" in summary:
         last = min(5, summary["epochs"])
-        lines.append(f"test accuracy, mean of the last {last} epochs: {summary['last5']['test_accuracy']:.2%}")
+        plural = "s" if last > 1 else ""
+        lines.append(f"test accuracy, mean of the last {last} epoch{plural}: {summary['last5']['test_accuracy']:.2%}")
         if "selected" in summary:
             chosen = summary["selected"]
             lines.append(

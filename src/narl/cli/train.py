@@ -126,7 +126,7 @@ def train(
     batch_size: shared.BatchSize = None,
     optimizer: shared.Optimizer = None,
     learning_rate: shared.LearningRate = None,
-    momentum: shared.Momentum = 0.9,
+    momentum: shared.Momentum = None,
     weight_decay: shared.WeightDecay = None,
     schedule: shared.Schedule = None,
     warmup: shared.Warmup = 0.0,
@@ -155,7 +155,7 @@ def train(
     On with a run that was stopped: narl train --resume run
     """
     if resume is not None:
-        refuse_all_but(context, "resume", "tensorboard", "as_json", "dry_run")
+        refuse_all_but(context, "resume", "config", "tensorboard", "as_json", "dry_run")
         go_on(resume, tensorboard=tensorboard, as_json=as_json, dry_run=dry_run)
         return
     if data is None:
@@ -169,7 +169,7 @@ def refuse_all_but(context: typer.Context, *kept: str) -> None:
     for parameter in context.command.params:
         name = parameter.name or ""
         source = context.get_parameter_source(name)
-        if name not in kept and source is not None and source.name not in ("DEFAULT", "DEFAULT_MAP"):
+        if name not in kept and source is not None and source.name != "DEFAULT":
             shown = name.upper() if name == "data" else parameter.opts[0]
             raise OptionError(f"--resume goes on with a run as it was begun: leave {shown} out")
 

@@ -47,7 +47,7 @@ def transfer(
     batch_size: shared.BatchSize = None,
     optimizer: shared.Optimizer = None,
     learning_rate: shared.LearningRate = None,
-    momentum: shared.Momentum = 0.9,
+    momentum: shared.Momentum = None,
     weight_decay: shared.WeightDecay = None,
     schedule: shared.Schedule = None,
     warmup: shared.Warmup = 0.0,

@@ -5,15 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from narl.data.samples import ImageFiles, Images, Inputs, Rows, Table, in_threads
 from narl.errors import DataError
-
-Value = TypeVar("Value")
 
 _OPENING = 1 << 14
 _PIECE = 1 << 20
@@ -109,7 +107,10 @@ def _table_keys(tables: Sequence[Table]) -> NDArray[np.uint64]:
     columns: list[NDArray[Any]] = []
     for number_name in sorted(tables[0].number_names):
         parts = [table.numbers[:, table.number_names.index(number_name)] for table in tables]
-        columns.append((np.concatenate(parts).astype(np.float64) + 0.0).view(np.uint64))  # -0 is 0
+        # What was kept in float32 somewhere can be compared no finer than that.
+        kind = min((part.dtype for part in parts), key=lambda dtype: dtype.itemsize)
+        rounded = np.concatenate([part.astype(kind) for part in parts])
+        columns.append((rounded.astype(np.float64) + 0.0).view(np.uint64))  # -0 is 0
     for name in sorted(tables[0].category_names):
         words = [
             str(word) for table in tables for word in table.categories[:, table.category_names.index(name)].tolist()

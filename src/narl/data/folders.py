@@ -135,7 +135,7 @@ def _no_folders(root: Path) -> str:
     images = [name for name in files if is_image(name)]
     if images:
         return (
-            f"{root} holds images ({shortened(images)[:100]}) but no class folders: put those of each class into a "
+            f"{root} holds images ({shortened(images)}) but no class folders: put those of each class into a "
             "folder with its name"
         )
     if files:

@@ -89,6 +89,7 @@ class Recipe:
         batch_size: samples a step.
         optimizer: ``"sgd"`` or ``"adamw"``.
         learning_rate: that the schedule starts from.
+        momentum: of SGD.
         weight_decay: of the classifier.
         schedule: of the learning rate.
         augment: how training images are varied.
@@ -102,6 +103,7 @@ class Recipe:
     batch_size: int
     optimizer: str
     learning_rate: float
+    momentum: float
     weight_decay: float
     schedule: str
     augment: str
@@ -132,6 +134,8 @@ def decide(settings: Settings, *, kind: str, samples: int, device: str, threads:
     optimizer = (settings.optimizer or by_kind.optimizer).lower()
     if optimizer not in _LEARNING_RATES:
         raise OptionError(f"no optimiser is called {settings.optimizer!r}: use sgd or adamw")
+    if settings.momentum is not None and optimizer != "sgd":
+        raise OptionError(f"--momentum is of sgd, {optimizer} has none: leave it out")
     own = optimizer == by_kind.optimizer
     if kind != "image" and settings.augment not in (None, "none"):
         raise OptionError(f"--augment {settings.augment} is for images, this data is a {kind}: leave it out")
@@ -139,12 +143,13 @@ def decide(settings: Settings, *, kind: str, samples: int, device: str, threads:
         flag = "--image-size" if settings.image_size and kind != "image" else "--text-length"
         raise OptionError(f"{flag} means nothing for a {kind}: leave it out")
     return Recipe(
-        method=method_of(settings),
+        method=methods.get(method_of(settings)).name,
         heldout=heldout_of(settings),
         epochs=settings.epochs or by_kind.epochs,
         batch_size=settings.batch_size or (100 if samples <= _SMALL or kind != "table" else 1000),
         optimizer=optimizer,
         learning_rate=settings.learning_rate or (by_kind.learning_rate if own else _LEARNING_RATES[optimizer]),
+        momentum=_given(settings.momentum, 0.9 if optimizer == "sgd" else 0.0),
         weight_decay=_given(settings.weight_decay, by_kind.weight_decay if own else _WEIGHT_DECAYS[optimizer]),
         schedule=settings.schedule or by_kind.schedule,
         # Grey images are mostly writing and scans, which nobody meets mirrored.

@@ -113,7 +113,7 @@ def plan(settings: Settings, recipe: Recipe | None = None) -> Plan:
     _check_method(spec, settings)
     settings = _absolute(settings)
     heldout = recipe.heldout if recipe else defaults.heldout_of(settings)
-    sets = prepare(settings, heldout=heldout if spec.uses_clean else 0.0)
+    sets = prepare(settings, heldout=heldout)
     if not spec.uses_clean and sets.clean is not None:
         sets = replace(sets, clean=None, heldout=sets.clean)  # clean samples still choose the epoch
     if settings.tune and sets.heldout is None:
@@ -157,15 +157,26 @@ def _check_method(spec: methods.MethodSpec, settings: Settings) -> None:
         raise OptionError(f"{spec.name} uses a learned adjuster: name one, or the run that learned it, with --adjuster")
     if settings.adjusters and not spec.needs_adjuster:
         raise OptionError(f"--adjuster is for T-* methods, not for {spec.name}: use --method T-GCE, or leave it out")
+    if "adjusters" in settings.options:
+        raise OptionError("adjusters are given with --adjuster, not as an option of the method")
     load_adjusters(settings.adjusters)
     if settings.tune and not spec.grid():
-        raise OptionError(f"--tune chooses a fixed loss's hyperparameters, {spec.name} has none: leave it out")
+        raise OptionError(
+            f"--tune chooses a fixed loss's hyperparameters, {spec.name} has none to choose: name another method, such as "
+            "--method GCE"
+        )
     if settings.tune and set(settings.options) & set(spec.grid()[0]):
         given = ", ".join(sorted(set(settings.options) & set(spec.grid()[0])))
         raise OptionError(f"--tune chooses {given}, which is also given: leave one of the two out")
     if settings.heldout and settings.clean == "none":
         raise OptionError("--heldout is a share of the clean set: give one with --clean")
-    spec.checked({name: value for name, value in settings.options.items() if name != "adjusters"})
+    for flag, value in (("--heldout", settings.heldout), ("--clean-batch-size", settings.clean_batch_size)):
+        if value and not spec.uses_clean:
+            raise OptionError(
+                f"{flag} is for methods that learn from clean samples; for {spec.name} all of them choose the epoch: "
+                "leave it out"
+            )
+    spec.checked(settings.options)
 
 
 def _try_method(plan: Plan, model: nn.Module) -> None:
@@ -183,7 +194,7 @@ def _try_method(plan: Plan, model: nn.Module) -> None:
 
 
 def _never() -> tuple[Tensor, Tensor]:
-    raise AssertionError("a method draws clean samples when it trains, not when it is made")
+    raise OptionError("the method draws clean samples while it is made: draw them in step()")
 
 
 def optimizer_for(plan: Plan, model: nn.Module) -> Optimizer:
@@ -191,7 +202,7 @@ def optimizer_for(plan: Plan, model: nn.Module) -> Optimizer:
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     rate, decay = plan.recipe.learning_rate, plan.recipe.weight_decay
     if plan.recipe.optimizer == "sgd":
-        return SGD(parameters, lr=rate, momentum=plan.settings.momentum, weight_decay=decay)
+        return SGD(parameters, lr=rate, momentum=plan.recipe.momentum, weight_decay=decay)
     return AdamW(parameters, lr=rate, weight_decay=decay)
 
 

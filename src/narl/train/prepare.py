@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import final
 
 import numpy as np
@@ -83,6 +84,10 @@ def prepare(settings: Settings, *, heldout: float) -> Sets:
         skip_unreadable=settings.skip_unreadable,
     )
     known = replace(settings, columns=columns)
+    if train.kind == "image" and columns.image is None and columns != read.Columns() and Path(settings.data).is_dir():
+        raise OptionError(
+            f"--label, --text and the like name columns of tables, {settings.data} is a folder: leave them out"
+        )
     own_test = settings.test == "auto" and read.has_part(settings.data, "test", layout=settings.layout)
     test = _read(known, settings.data, "test", train.classes) if own_test else None
     train, clean = _take_named(known, train, notes)

@@ -233,7 +233,7 @@ class RunFolder:
         with self.lock():
             self._clear()
             (self.path / lock.FILE).unlink(missing_ok=True)
-        for folder in (self.path / "tensorboard", self.checkpoints.folder, self.path):
+        for folder in (self.path / "tensorboard", self.path / "tuning", self.checkpoints.folder, self.path):
             with suppress(OSError):
                 folder.rmdir()
 
@@ -247,7 +247,7 @@ class RunFolder:
                 events.unlink(missing_ok=True)
             for part in (self.path / "tuning").glob("*"):
                 if part.is_dir() and (_is_run(part) or lock.never_began(part, os.listdir(part))):
-                    RunFolder(part, {})._clear()
+                    RunFolder(part, {}).discard()
         except RunFolderError:
             raise
         except OSError as error:

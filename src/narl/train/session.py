@@ -157,8 +157,11 @@ def _train(
         loop = assemble(plan, observer.decoded) if loop is None else loop
         checkpoints = checkpoint.Checkpoints(folder.path / "checkpoints")
         found = checkpoints.latest()
+        remarks = list(found.remarks)
         if found.tree is not None:
             loop.restore(found.tree)
+        elif folder.metrics() and not remarks:
+            remarks.append("no checkpoint is left, so the run begins anew")
         folder.rewrite_metrics(loop.history)
         folder.rewrite_times(loop.epoch)
         record = SampleRecord.create(
@@ -173,7 +176,7 @@ def _train(
         try:
             finished = loop.run(keeper)
             if not finished:
-                return Outcome(folder.path, False, {}, tuple(found.remarks))
+                return Outcome(folder.path, False, {}, tuple(remarks))
             if loop.selected is None:
                 save_model(loop.epoch)
             for number, adjuster in enumerate(_snapshots(loop), start=1):
@@ -182,7 +185,7 @@ def _train(
             folder.write_json("summary.json", summary)
         finally:
             keeper.close()
-    return Outcome(folder.path, True, summary, tuple(found.remarks))
+    return Outcome(folder.path, True, summary, tuple(remarks))
 
 
 def _tune(plan: Plan, folder: RunFolder, observer: Observer) -> dict[str, float] | None:

@@ -80,7 +80,7 @@ class Settings:
     clean_batch_size: int | None = None
     optimizer: str | None = None
     learning_rate: float | None = None
-    momentum: float = 0.9
+    momentum: float | None = None
     weight_decay: float | None = None
     schedule: str | None = None
     warmup: float = 0.0

@@ -28,7 +28,7 @@ def summarise(loop: Loop, plan: Plan) -> dict[str, Any]:
     history, classes = loop.history, plan.sets.train.classes
     summary: dict[str, Any] = {
         "method": loop.method.name,
-        "options": {name: value for name, value in plan.settings.options.items() if name != "adjusters"},
+        "options": dict(plan.settings.options),
         "seed": loop.seed,
         "epochs": loop.epoch,
         "stopped_early": loop.epoch < loop.epochs,

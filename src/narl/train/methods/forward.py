@@ -269,7 +269,7 @@ SPEC = MethodSpec(
     uses_clean=True,
     options={
         "matrix": Option(
-            None, "transition matrix, rows true, columns given label: numbers or a file; none: estimated in training"
+            None, "transition matrix, rows true, columns given label: a file (.npy, .csv); none: estimated in training"
         )
     },
 )
