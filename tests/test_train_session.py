@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from narl.errors import CheckpointError, NarlError, OptionError, RunFolderError
+from narl.errors import CheckpointError, NarlError, OptionError, OverlapError, RunFolderError
 from narl.train import Settings, Trained, plan, resume, start
 from narl.train.record import SampleRecord
 from narl.train.run_folder import RunFolder
@@ -192,6 +192,29 @@ def test_large_numbers_keep_their_differences(tmp_path: Path) -> None:
     (tmp_path / "times.csv").write_text("\n".join(["seconds,label", *lines]))
     made = plan(asked(tmp_path / "times.csv", clean="none", heldout=None, method="CE", test="none"))
     assert len(torch.unique(made.encoder.encode(made.sets.train.inputs))) == 60
+
+
+def test_a_column_that_tells_the_label_is_named(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, 60).tolist()
+    rows = [f"{x:.3f},{label + 4},{'ab'[label]},{label}" for x, label in zip(rng.random(60), labels, strict=True)]
+    (tmp_path / "leak.csv").write_text("\n".join(["x,code,letter,label", *rows]))
+    made = plan(asked(tmp_path / "leak.csv", clean="none", heldout=None, method="CE", test="none"))
+    telling = [note for note in made.sets.notes if "tells the label exactly" in note]
+    assert ["'code'" in telling[0], "'letter'" in telling[1], len(telling)] == [True, True, 2]
+
+
+def test_copies_are_found_whatever_their_precision(rings: Path, tmp_path: Path) -> None:
+    arrays = dict(np.load(rings))
+    np.savez(tmp_path / "double.npz", **{**arrays, "x": arrays["x"].astype(np.float64) + 1e-12})
+    with pytest.raises(OverlapError, match="also in clean"):
+        plan(asked(tmp_path / "double.npz", clean=str(rings), method="CE", test="none"))
+
+
+def test_a_failed_tuning_leaves_the_way_free(rings: Path, tmp_path: Path) -> None:
+    with pytest.raises(NarlError, match="lower the learning rate"):
+        start(plan(asked(rings, method="GCE", tune=True, learning_rate=1e6)), tmp_path / "run", tensorboard=False)
+    start(plan(asked(rings, method="GCE", tune=True, epochs=1)), tmp_path / "run", tensorboard=False)
 
 
 def test_code_that_has_changed_is_one_clear_error(rings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,8 +162,8 @@ def _check_method(spec: methods.MethodSpec, settings: Settings) -> None:
     load_adjusters(settings.adjusters)
     if settings.tune and not spec.grid():
         raise OptionError(
-            f"--tune chooses a fixed loss's hyperparameters, {spec.name} has none to choose: name another method, such as "
-            "--method GCE"
+            f"--tune chooses a fixed loss's hyperparameters, {spec.name} has none to choose: name another method, "
+            "such as --method GCE"
         )
     if settings.tune and set(settings.options) & set(spec.grid()[0]):
         given = ", ".join(sorted(set(settings.options) & set(spec.grid()[0])))

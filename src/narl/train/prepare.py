@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from narl.data import clean as clean_sets
 from narl.data import overlap, read
 from narl.data.id_file import is_id_file, read_id_file
-from narl.data.samples import Samples
+from narl.data.samples import Labels, Samples, Table
 from narl.errors import DataError, OptionError
 from narl.train.settings import Settings
 
 _HELD_OUT_TEST = 0.1
+_LOOKED_AT = 20_000
 
 
 @final
@@ -109,6 +110,10 @@ def prepare(settings: Settings, *, heldout: float) -> Sets:
     kept = None
     if clean is not None and heldout:
         clean, kept = clean_sets.split(clean, heldout, seed=settings.seed)
+    notes.extend(
+        f"column {name!r} tells the label exactly: if it is another form of it, leave it out with --ignore {name}"
+        for name in _telling(train)
+    )
     if train.true_labels is not None:
         notes.append("true labels are known: used in the clean and the test set and in reports, not in training")
     return Sets(train, clean, kept, test, columns, tuple(notes))
@@ -166,6 +171,27 @@ def _as_share(text: str) -> float | None:
     if not 0 < share < 1:
         raise OptionError(f"--test {text} is no share: give a number between 0 and 1, a file, a folder, auto or none")
     return share
+
+
+def _telling(train: Samples) -> list[str]:
+    """Columns of a table that have one value for each class, and that of the class."""
+    table = train.inputs
+    if not isinstance(table, Table):
+        return []
+    columns: dict[str, NDArray[Any]] = dict(zip(table.number_names, table.numbers.T, strict=True))
+    columns |= {name: values.astype(str) for name, values in zip(table.category_names, table.categories.T, strict=True)}
+    return [name for name, values in columns.items() if any(_same_groups(values, y) for y in _labels(train))]
+
+
+def _labels(samples: Samples) -> list[Labels]:
+    return [labels for labels in (samples.labels, samples.true_labels) if labels is not None]
+
+
+def _same_groups(values: NDArray[Any], labels: Labels) -> bool:
+    """Whether equal values have equal labels, and the other way round."""
+    _, codes = np.unique(values[:_LOOKED_AT], return_inverse=True)
+    pairs = len(np.unique(codes.astype(np.int64) * (int(labels.max()) + 1) + labels[:_LOOKED_AT]))
+    return pairs == len(np.unique(codes)) == len(np.unique(labels[:_LOOKED_AT]))
 
 
 def _take_named(settings: Settings, train: Samples, notes: list[str]) -> tuple[Samples, Samples | None]:
