@@ -211,6 +211,21 @@ def test_copies_are_found_whatever_their_precision(rings: Path, tmp_path: Path) 
         plan(asked(tmp_path / "double.npz", clean=str(rings), method="CE", test="none"))
 
 
+def test_own_methods_that_draw_from_the_global_state_are_repeatable(
+    rings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "drawing.py").write_text(
+        "import torch\nfrom narl import losses\nfrom narl.train.methods import LossMethod\n"
+        "class Drawn(LossMethod):\n"
+        "    def __init__(self, setting):\n        super().__init__(setting)\n        self.scale = torch.rand(())\n"
+        "    def values(self, logits, y, ids):\n        return self.scale * losses.ce(logits, y)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("one", "two"):
+        start(plan(asked(rings, method="drawing:Drawn", epochs=1)), tmp_path / name, tensorboard=False)
+    assert files(tmp_path / "one") == files(tmp_path / "two")
+
+
 def test_a_failed_tuning_leaves_the_way_free(rings: Path, tmp_path: Path) -> None:
     with pytest.raises(NarlError, match="lower the learning rate"):
         start(plan(asked(rings, method="GCE", tune=True, learning_rate=1e6)), tmp_path / "run", tensorboard=False)

@@ -10,6 +10,7 @@ from narl.data import augmentation, pools
 from narl.data.samples import Samples
 from narl.train import methods
 from narl.train.loop import CleanBatches, Loop, Part
+from narl.train.own_models import global_state_from
 from narl.train.planning import Plan, optimizer_for, options_of
 from narl.train.prepare import Sets
 
@@ -48,11 +49,13 @@ def assemble(plan: Plan, on_decoded: Counter | None = None) -> Loop:
         num_samples=len(sets.train),
         generator=torch.Generator().manual_seed(settings.seed),
     )
+    with global_state_from(torch.Generator().manual_seed(settings.seed)):  # for methods that draw from it
+        method = methods.build(recipe.method, setting, **options_of(settings))
     evaluated = {name: _part(samples, plan) for name, samples in _evaluated(sets).items()}
     return Loop(
         model=model,
         optimizer=optimizer,
-        method=methods.build(recipe.method, setting, **options_of(settings)),
+        method=method,
         schedule=plan.schedule,
         learning_rate=recipe.learning_rate,
         train=train,

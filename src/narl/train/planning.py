@@ -17,6 +17,7 @@ from narl.train.adjusters import load_adjusters
 from narl.train.defaults import Recipe
 from narl.train.environment import threads, usable_device
 from narl.train.loop import steps_per_epoch
+from narl.train.own_models import global_state_from
 from narl.train.prepare import Sets, prepare
 from narl.train.schedule import Schedule
 from narl.train.settings import Settings
@@ -190,7 +191,8 @@ def _try_method(plan: Plan, model: nn.Module) -> None:
         num_samples=len(plan.sets.train),
         generator=torch.Generator().manual_seed(plan.settings.seed),
     )
-    methods.build(plan.recipe.method, setting, **options_of(plan.settings))
+    with global_state_from(torch.Generator().manual_seed(plan.settings.seed)):
+        methods.build(plan.recipe.method, setting, **options_of(plan.settings))
 
 
 def _never() -> tuple[Tensor, Tensor]:
