@@ -8,11 +8,8 @@ import itertools
 import json
 import math
 import os
-import resource
 import struct
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -25,6 +22,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from full_disk import file_size_limit
 from narl.errors import CheckpointError, NarlError, OptionError, RunFolderError
 from narl.train import checkpoint, trees
 from narl.train.checkpoint import Checkpoints, load, save
@@ -52,17 +50,6 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, float):
         return struct.pack("d", one) == struct.pack("d", other)
     return bool(one == other)
-
-
-@contextmanager
-def file_size_limit(size: int) -> Iterator[None]:
-    """No file may grow above this, as if the disk were full."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.fixture

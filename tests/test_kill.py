@@ -6,17 +6,15 @@ The twenty kills that are promised are made by ``benchmarks/kill.py``.
 from __future__ import annotations
 
 import random
-import resource
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from command_line import Answer, answer_of, done, narl, process, refusal, refused, result, rings, tree
+from full_disk import file_size_limit
 from narl.train.run_folder import RunFolder
 
 EPOCHS = 12
@@ -115,17 +113,6 @@ def test_ctrl_c_saves_and_nobody_else_writes(case: Case, tmp_path: Path, number:
     case.resume(run)
 
 
-@contextmanager
-def no_file_above(limit: int) -> Iterator[None]:
-    """Like a full disk: an error in the midst of writing."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 @pytest.mark.parametrize("moment", ["checkpoint", "record", "configuration", "lock"])
 def test_a_full_disk(case: Case, tmp_path: Path, moment: str) -> None:
     sizes = {
@@ -135,7 +122,7 @@ def test_a_full_disk(case: Case, tmp_path: Path, moment: str) -> None:
         "lock": 20,
     }
     run = tmp_path / "run"
-    with no_file_above(sizes[moment] - 1):
+    with file_size_limit(sizes[moment] - 1):
         answer = narl(*case.command(run))
     check_full(answer, run)
     case.resume(run)

@@ -6,10 +6,7 @@ import errno
 import itertools
 import json
 import os
-import resource
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
+from full_disk import file_size_limit
 from narl.errors import NarlError, OptionError, RunFolderError, UnknownNameError
 from narl.train.record import SampleRecord
 
@@ -29,17 +27,6 @@ IDS = [f"image {i}" for i in range(5)]
 
 def values_of(epoch: int) -> dict[str, NDArray[Any]]:
     return {"margin": np.arange(5.0) - epoch, "q": np.full(5, 0.25 * epoch)}
-
-
-@contextmanager
-def file_size_limit(size: int) -> Iterator[None]:
-    """No file may grow above this, as if the disk were full."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.fixture

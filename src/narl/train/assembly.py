@@ -8,10 +8,8 @@ import torch
 
 from narl.data import augmentation, pools
 from narl.data.samples import Samples
-from narl.train import methods
 from narl.train.loop import CleanBatches, Loop, Part
-from narl.train.own_models import global_state_from
-from narl.train.planning import Plan, optimizer_for, options_of
+from narl.train.planning import Plan, method_for, optimizer_for
 from narl.train.prepare import Sets
 
 Counter = Callable[[int, int], None]
@@ -40,22 +38,11 @@ def assemble(plan: Plan, on_decoded: Counter | None = None) -> Loop:
     if sets.clean is not None:
         size = settings.clean_batch_size or (len(sets.clean) if len(sets.clean) <= _WHOLE else recipe.batch_size)
         clean = CleanBatches(_part(sets.clean, plan), size, augment, encoder.finish, draws)
-    setting = methods.Setting(
-        model=model,
-        optimizer=optimizer,
-        class_counts=torch.as_tensor(sets.train.class_counts, device=recipe.device),
-        clean=clean,
-        total_steps=plan.total_steps,
-        num_samples=len(sets.train),
-        generator=torch.Generator().manual_seed(settings.seed),
-    )
-    with global_state_from(torch.Generator().manual_seed(settings.seed)):  # for methods that draw from it
-        method = methods.build(recipe.method, setting, **options_of(settings))
     evaluated = {name: _part(samples, plan) for name, samples in _evaluated(sets).items()}
     return Loop(
         model=model,
         optimizer=optimizer,
-        method=method,
+        method=method_for(plan, model, optimizer, clean),
         schedule=plan.schedule,
         learning_rate=recipe.learning_rate,
         train=train,

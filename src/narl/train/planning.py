@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -21,6 +22,8 @@ from narl.train.own_models import global_state_from
 from narl.train.prepare import Sets, prepare
 from narl.train.schedule import Schedule
 from narl.train.settings import Settings
+
+Draw = Callable[[], tuple[Tensor, Tensor]]
 
 
 @final
@@ -144,7 +147,8 @@ def plan(settings: Settings, recipe: Recipe | None = None) -> Plan:
     model = made.model()
     with threads(recipe.threads):
         architectures.check_output(model, _example(made), len(sets.train.classes))
-    _try_method(made, model)
+    # Once for a trial: options that name files or adjusters are looked at before training.
+    method_for(made, model, optimizer_for(made, model), None if sets.clean is None else _never)
     return replace(made, parameters=sum(parameter.numel() for parameter in model.parameters()))
 
 
@@ -180,19 +184,29 @@ def _check_method(spec: methods.MethodSpec, settings: Settings) -> None:
     spec.checked(settings.options)
 
 
-def _try_method(plan: Plan, model: nn.Module) -> None:
-    """Build the method once: options that name files or adjusters are looked at before training."""
+def method_for(plan: Plan, model: nn.Module, optimizer: Optimizer, clean: Draw | None) -> methods.Method:
+    """The method at the first step.
+
+    Args:
+        plan: what the run will do.
+        model: that it trains.
+        optimizer: the model's.
+        clean: draws clean batches; None without a clean set.
+
+    Returns:
+        The method, the same each time, also if it draws from torch's global random state.
+    """
     setting = methods.Setting(
         model=model,
-        optimizer=optimizer_for(plan, model),
+        optimizer=optimizer,
         class_counts=torch.as_tensor(plan.sets.train.class_counts, device=plan.recipe.device),
-        clean=None if plan.sets.clean is None else _never,
+        clean=clean,
         total_steps=plan.total_steps,
         num_samples=len(plan.sets.train),
         generator=torch.Generator().manual_seed(plan.settings.seed),
     )
     with global_state_from(torch.Generator().manual_seed(plan.settings.seed)):
-        methods.build(plan.recipe.method, setting, **options_of(plan.settings))
+        return methods.build(plan.recipe.method, setting, **_options(plan.settings))
 
 
 def _never() -> tuple[Tensor, Tensor]:
@@ -208,7 +222,7 @@ def optimizer_for(plan: Plan, model: nn.Module) -> Optimizer:
     return AdamW(parameters, lr=rate, weight_decay=decay)
 
 
-def options_of(settings: Settings) -> dict[str, Any]:
+def _options(settings: Settings) -> dict[str, Any]:
     """The method's options, learned adjusters among them."""
     if not settings.adjusters:
         return dict(settings.options)

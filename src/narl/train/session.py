@@ -155,7 +155,7 @@ def _train(
                 return Outcome(folder.path, False, {})
             plan = replace(plan, settings=replace(plan.settings, options={**plan.settings.options, **chosen}))
         loop = assemble(plan, observer.decoded) if loop is None else loop
-        checkpoints = checkpoint.Checkpoints(folder.path / "checkpoints")
+        checkpoints = folder.checkpoints
         found = checkpoints.latest()
         remarks = list(found.remarks)
         if found.tree is not None:

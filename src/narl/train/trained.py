@@ -88,7 +88,7 @@ def _weights(folder: RunFolder) -> tuple[int, dict[str, Any]]:
     if kept.exists():
         tree = checkpoint.load(kept)
         return int(tree["epoch"]), dict(tree["model"])
-    found = checkpoint.Checkpoints(folder.path / "checkpoints").latest()
+    found = folder.checkpoints.latest()
     if found.tree is None:
         raise RunFolderError(
             f"{folder.path} has no trained model yet: it was stopped before its first checkpoint; "
