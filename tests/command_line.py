@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
@@ -72,9 +73,10 @@ def refusal(answer: Answer, *, plan_shown: bool = False) -> str:
     return spoken[0]
 
 
-def process(*arguments: object, file_limit: int | None = None) -> subprocess.Popen[str]:
+def process(
+    *arguments: object, file_limit: int | None = None, begin: Sequence[str] = (sys.executable, "-m", "narl")
+) -> subprocess.Popen[str]:
     """Start a command as a process of its own; with a limit, no file of it grows beyond so many bytes."""
-    begin = [sys.executable, "-m", "narl"]
     if file_limit is not None:  # Python ignores the signal; what is left is an error like that of a full disk
         limit = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({file_limit}, {file_limit})); "
         begin = [sys.executable, "-c", f"{limit}from narl.cli import main; main()"]

@@ -153,10 +153,20 @@ def test_images_differ_from_each_other(name: str) -> None:
 
 def test_one_after_the_other() -> None:
     x = images()
-    both = generator()
+    both = augmentation.Draws(generator(), 0, len(x), len(x))
     wanted = augmentation.flip(augmentation.crop(x, both), both)
     assert torch.equal(augmentation.get("crop + flip")(x, generator()), wanted)
     assert augmentation.get("none")(x, generator()) is x
+
+
+@given(NAMES_STRATEGY, st.integers(0, 5), st.integers(1, 4))
+def test_rows_of_a_batch_get_what_the_whole_batch_would_give_them(name: str, start: int, count: int) -> None:
+    x, some, draws = images(9), slice(start, start + count), generator(7)
+    whole = augmentation.get(name)(x, generator(7))
+    assert torch.equal(augmentation.get(name)(x[some], draws, some, len(x)), whole[some])
+    after = generator(7)
+    augmentation.get(name)(x, after)
+    assert torch.equal(draws.get_state(), after.get_state())
 
 
 @pytest.mark.parametrize("name", ["none", *NAMES])

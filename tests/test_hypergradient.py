@@ -535,7 +535,7 @@ class WithOnce(nn.Module):
 def test_a_pass_that_cannot_be_repeated_is_an_error_not_a_wrong_gradient(make_model: Callable[[], nn.Module]) -> None:
     model = make_model()
     with pytest.raises(errors.TangentError, match="difference"):
-        narl.hypergradient(model, SGD(model.parameters(), lr=0.3), adjuster(), vectors(), vectors())
+        narl.hypergradient(model, SGD(model.parameters(), lr=0.3), adjuster(), vectors(), vectors(), tangent="reverse")
 
 
 def test_the_check_of_the_tangent_costs_no_sound_model_in_single_precision() -> None:

@@ -62,7 +62,7 @@ ROOMS = {
         "unregister",
     },
     "narl.adjuster": {"AdjustedLoss", "Adjuster", "Families", "margin"},
-    "narl.bilevel": {"MetaStep", "Objective", "StepReport", "hypergradient"},
+    "narl.bilevel": {"MetaStep", "Objective", "Processes", "StepReport", "hypergradient"},
     "narl.models": {
         "convnet",
         "get",
@@ -137,9 +137,15 @@ def test_every_public_name_is_documented_with_an_example(room: str, name: str) -
         ("Adjuster.loss", ["self", "logits", "targets", "ids"]),
         ("AdjustedLoss", ["adjusters", "class_counts", "reduction"]),
         ("AdjustedLoss.forward", ["self", "logits", "targets", "progress", "ids"]),
-        ("MetaStep", ["model", "optimizer", "adjuster", "every", "virtual", "tangent", "adjuster_optimizer"]),
+        (
+            "MetaStep",
+            ["model", "optimizer", "adjuster", "every", "virtual", "tangent", "adjuster_optimizer", "processes"],
+        ),
         ("MetaStep.step", ["self", "x", "y", "clean", "ids"]),
-        ("hypergradient", ["model", "optimizer", "objective", "batch", "clean_batch", "virtual", "tangent"]),
+        (
+            "hypergradient",
+            ["model", "optimizer", "objective", "batch", "clean_batch", "virtual", "tangent", "processes"],
+        ),
         ("theory.bounds", ["loss", "num_classes", "hyperparameters"]),
     ],
 )

@@ -94,8 +94,16 @@ class ConfigError(NarlError, ValueError):
     """A configuration file that cannot be read, or with a key or value that means nothing."""
 
 
+class ResultsError(NarlError, ValueError):
+    """Measured results that are not there, or not as they should be."""
+
+
 class MissingExtraError(NarlError, ImportError):
     """A feature whose optional packages are not installed."""
+
+
+class ProcessError(NarlError, ConnectionError):
+    """Processes that train together have lost each other."""
 
 
 class NarlWarning(UserWarning):

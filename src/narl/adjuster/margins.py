@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from narl.checks import at_least_float32, check_logits, check_targets
+from narl.checks import at_least_float32, can_read, check_logits, check_targets
 from narl.errors import SampleIdsError
 
 _MOST_IDS = 100_000_000
@@ -69,6 +69,7 @@ class RunningMargin(nn.Module):
     def __init__(self, decay: float = 0.9) -> None:
         super().__init__()
         self.decay = decay
+        self._reserved = 0
         self.register_buffer("table", torch.empty(0), persistent=False)
 
     def blend(self, margins: Tensor, ids: Tensor) -> Tensor:
@@ -85,6 +86,18 @@ class RunningMargin(nn.Module):
         """Take these margins into the averages: once a sample and epoch."""
         ids = _checked_ids(ids, margins)
         averages = self.blend(margins, ids)
+        if not self._reserved or can_read(ids):  # else the host would have to wait for the device
+            self._make_room(ids, margins.device)
+        self.table[ids] = averages.to(self.table.dtype)
+
+    def reserve(self, count: int) -> None:
+        """Make room for the samples 0 … count - 1, and promise that no others will come: nothing is checked on GPUs."""
+        missing = count - len(self.table)
+        if missing > 0:
+            self.table = torch.cat([self.table, self.table.new_full((missing,), torch.nan)])
+        self._reserved = count
+
+    def _make_room(self, ids: Tensor, device: torch.device) -> None:
         needed = int(ids.max()) + 1 if len(ids) else 0
         if needed > _MOST_IDS:
             raise SampleIdsError(
@@ -92,12 +105,11 @@ class RunningMargin(nn.Module):
             )
         if needed > len(self.table):
             room = max(needed, 2 * len(self.table)) - len(self.table)
-            self.table = torch.cat([self.table, self.table.new_full((room,), torch.nan)]).to(margins.device)
-        self.table[ids] = averages.to(self.table.dtype)
+            self.table = torch.cat([self.table, self.table.new_full((room,), torch.nan)]).to(device)
 
     def forget(self) -> None:
         """Start anew, as on another data set."""
-        self.table = self.table.new_empty(0)
+        self.table, self._reserved = self.table.new_empty(0), 0
 
     # The table grows, which a plain buffer of a state dict cannot.
     def get_extra_state(self) -> Tensor:
@@ -107,6 +119,7 @@ class RunningMargin(nn.Module):
     def set_extra_state(self, state: Tensor) -> None:
         """The averages, from ``load_state_dict``."""
         self.table = state.clone().to(self.table.device)
+        self.reserve(self._reserved)
 
 
 def _checked_ids(ids: Tensor, margins: Tensor) -> Tensor:
@@ -117,6 +130,6 @@ def _checked_ids(ids: Tensor, margins: Tensor) -> Tensor:
             f"ids of shape {tuple(ids.shape)} and type {ids.dtype} don't name {len(margins)} samples: "
             "give one integer a sample, its position in the data set"
         )
-    if ids.device.type == "cpu" and bool((ids < 0).any()):
+    if can_read(ids) and bool((ids < 0).any()):
         raise SampleIdsError("ids hold negative numbers: use each sample's position in the data set, 0 … N - 1")
     return ids.long()

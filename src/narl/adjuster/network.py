@@ -201,10 +201,26 @@ class Adjuster(nn.Module):
             >>> margins, adjuster.running.table
             (tensor([ 1., -1.]), tensor([ 1., -1.]))
         """
-        hyperparameters, margins = self(logits, targets, ids), margin(logits, targets)
+        hyperparameters, margins = self.describe(logits, targets, ids)
         if self.running is not None:
-            self.running.store(margins, _required(ids))
+            self.remember(margins, _required(ids))
         return hyperparameters, margins
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it keeps a running margin of every sample."""
+        return self.running is not None
+
+    @torch.no_grad()
+    def describe(self, logits: Tensor, targets: Tensor, ids: Tensor | None = None) -> tuple[dict[str, Tensor], Tensor]:
+        """What :meth:`observe` gives, nothing remembered."""
+        return self(logits, targets, ids), margin(logits, targets)
+
+    @torch.no_grad()
+    def remember(self, margins: Tensor, ids: Tensor) -> None:
+        """Take the margins ``(N,)`` of the samples with these ids ``(N,)`` into their running margins: once a step."""
+        if self.running is not None:
+            self.running.store(margins, ids)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the adjuster as safetensors: what was learned, and a header that says for what.

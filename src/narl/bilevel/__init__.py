@@ -1,6 +1,7 @@
 """Bilevel training: the exact hypergradient, derived in README.md beside this file, and the step that uses it."""
 
 from narl.bilevel.hypergradient import Objective, hypergradient
+from narl.bilevel.processes import Processes
 from narl.bilevel.step import MetaStep, StepReport
 
-__all__ = ["MetaStep", "Objective", "StepReport", "hypergradient"]
+__all__ = ["MetaStep", "Objective", "Processes", "StepReport", "hypergradient"]

@@ -33,7 +33,11 @@ def call(model: nn.Module, inputs: Inputs, num_samples: int) -> Tensor:
 
 @contextlib.contextmanager
 def substituted(
-    model: nn.Module, weights: Mapping[str, Tensor], buffers: Mapping[str, Tensor] | None = None
+    model: nn.Module,
+    weights: Mapping[str, Tensor],
+    buffers: Mapping[str, Tensor] | None = None,
+    *,
+    copied: bool = True,
 ) -> Iterator[None]:
     """Inside, the model has other weights and works on copies of its buffers; afterwards it is what it was.
 
@@ -44,10 +48,11 @@ def substituted(
     Args:
         model: any classifier.
         weights: replacements by parameter name.
-        buffers: what the buffers hold at the beginning, by name; what they hold now if omitted. Copied.
+        buffers: what the buffers hold at the beginning, by name; what they hold now if omitted.
+        copied: whether the model works on copies of these; if not, on these themselves.
     """
     given = dict(model.named_buffers()) if buffers is None else buffers
-    exchange = {id(model.get_buffer(name)): value.clone() for name, value in given.items()}
+    exchange = {id(model.get_buffer(name)): value.clone() if copied else value for name, value in given.items()}
     exchange |= {id(model.get_parameter(name)): value for name, value in weights.items()}
     before = [(holder, _copy(holder)) for module in model.modules() for holder in _holders(module)]
     try:
@@ -92,12 +97,16 @@ def restore(model: nn.Module, buffers: Mapping[str, Tensor]) -> None:
 @contextlib.contextmanager
 def uncompiled(model: nn.Module) -> Iterator[None]:
     """Inside, a model that went through ``torch.compile`` runs as written: compiled code has one backward pass."""
-    compiled = any(
+    with torch.compiler.set_stance("force_eager") if is_compiled(model) else contextlib.nullcontext():
+        yield
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Whether the model or a part of it went through ``torch.compile``."""
+    return any(
         type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
         for module in model.modules()
     )
-    with torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext():
-        yield
 
 
 @dataclass(frozen=True)

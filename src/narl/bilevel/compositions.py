@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 
@@ -80,3 +82,18 @@ def embedding_bag(
     if mode == "sum":
         return total
     return total / torch.bincount(bag_of, minlength=bags).clamp(min=1).unsqueeze(1)
+
+
+@contextlib.contextmanager
+def differentiable_kernels(model: nn.Module) -> Iterator[None]:
+    """Attention and recurrent cells by plain kernels: fused ones have no forward mode and no second derivative."""
+    fast_path, cudnn = torch.backends.mha.get_fastpath_enabled(), torch.backends.cudnn.enabled
+    torch.backends.mha.set_fastpath_enabled(False)
+    if any(isinstance(module, nn.RNNBase) for module in model.modules()):
+        torch.backends.cudnn.enabled = False
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
+        torch.backends.cudnn.enabled = cudnn

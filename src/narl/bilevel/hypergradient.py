@@ -12,9 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from narl.bilevel.calls import Inputs, RandomState, call, snapshot, substituted, uncompiled
+from narl.bilevel.calls import Inputs, call, snapshot, substituted, uncompiled
+from narl.bilevel.layout import faster_layout
 from narl.bilevel.optimizers import Rule, rule_of, trained_parameters
+from narl.bilevel.processes import Processes, bare
 from narl.bilevel.tangents import Product, TrainingPass, tangent_of_logits
+from narl.bilevel.turns import Turn, couples, met
 from narl.checks import at_least_float32, check_targets
 from narl.errors import CleanBatchError, LabelError, NonFiniteError, OptionError
 
@@ -34,11 +37,15 @@ class Objective(Protocol):
 
 @dataclass(frozen=True)
 class Hypergradient:
-    """The clean loss after the virtual step, its gradients by the objective's parameters and by the virtual weights."""
+    """The clean loss after the virtual step, its gradients by the objective's parameters and by the virtual weights.
+
+    And the forward pass that all of it was made of, whose graph is still there.
+    """
 
     gradients: tuple[Tensor, ...]
     meta_loss: Tensor
     by_weights: Sequence[Tensor | None]
+    run: TrainingPass
 
 
 def hypergradient(
@@ -50,6 +57,7 @@ def hypergradient(
     *,
     virtual: str = "optimizer",
     tangent: str = "auto",
+    processes: Processes | None = None,
 ) -> tuple[Tensor, ...]:
     r"""How the clean loss after the next step depends on the parameters of the training loss.
 
@@ -70,6 +78,8 @@ def hypergradient(
         virtual: ``"optimizer"`` for its own update, ``"sgd"`` for a plain step of the same learning rate.
         tangent: ``"forward"`` or ``"reverse"`` mode, the approximate ``"difference"``, or ``"auto"``: forward, or
             reverse for what has no forward mode.
+        processes: who computes this together, each with its share of both batches; None: the processes of a model in
+            ``DistributedDataParallel``, else this one alone.
 
     Returns:
         One gradient for each of ``objective.parameters()``, in their order.
@@ -88,66 +98,97 @@ def hypergradient(
     Reference: the derivation is in this folder's README.md.
     """
     check_training_allowed()
+    processes = Processes.of(model) if processes is None else processes
+    model = bare(model)
     inputs, targets, *rest = batch
     ids = rest[0] if rest else None
     rule = rule_of(optimizer, virtual)
+
+    def begin() -> tuple[TrainingPass, Sequence[Any]]:
+        return TrainingPass.of(model, inputs, len(targets), snapshot(model), tangent=tangent), clean_batch
+
     with torch.enable_grad(), uncompiled(model), substituted(model, {}):
-        state, buffers = RandomState.now(model), snapshot(model)
-        run = TrainingPass(model, inputs, state, buffers, call(model, inputs, len(targets)))
-        meta = meta_gradient(run, optimizer, objective, targets, ids, clean_batch, rule=rule, tangent=tangent)
+        meta = meta_gradient(
+            begin, model, optimizer, objective, targets, ids, rule=rule, tangent=tangent, processes=processes
+        )
     return meta.gradients
 
 
 def meta_gradient(
-    run: TrainingPass,
+    begin: Callable[[], tuple[TrainingPass, Sequence[Any]]],
+    model: nn.Module,
     optimizer: Optimizer,
     objective: Objective,
     targets: Tensor,
     ids: Tensor | None,
-    clean_batch: Sequence[Any],
     *,
     rule: Rule,
     tangent: str,
+    processes: Processes,
 ) -> Hypergradient:
-    """The hypergradient on top of a forward pass whose graph is still there, and stays there."""
-    clean_inputs, clean_targets = checked_clean_batch(clean_batch)
-    parameters = trained_parameters(run.model, optimizer)
-    slope, _ = logit_gradient(objective, run.logits, targets, ids, create_graph=True)
-    gradients = torch.autograd.grad(
-        run.logits, list(parameters.values()), slope.detach(), retain_graph=True, allow_unused=True
-    )
+    """The hypergradient on top of a forward pass, whose graph stays there; ``begin`` makes it and the clean batch."""
+    parameters = trained_parameters(model, optimizer)
+    wait = couples(objective)
+    with Turn(processes) as turn:
+        run, clean_batch = met(begin, processes, wait=wait)
+        clean_inputs, clean_targets = checked_clean_batch(clean_batch)
+        slope, _ = logit_gradient(objective, run.logits, targets, ids, create_graph=True)
+        own: Sequence[Tensor | None] = torch.autograd.grad(
+            run.logits, list(parameters.values()), slope.detach(), retain_graph=True, allow_unused=True
+        )
+        turn.give(own, weight=len(targets))
+    gradients = turn.mean(list(parameters.values()))
+    part = turn.part
     moved, derivatives = _virtual_step(optimizer, rule, parameters, gradients)
 
-    with torch.enable_grad(), substituted(run.model, moved):
-        clean_logits = call(run.model, clean_inputs, len(clean_targets))
+    with Turn(processes) as turn, torch.enable_grad(), substituted(model, moved):
+        clean_logits = call(model, faster_layout(model, clean_inputs), len(clean_targets))
         try:
             check_targets(clean_targets, num_classes=clean_logits.shape[1], num_samples=len(clean_logits))
         except LabelError as error:
             raise LabelError(f"in the clean batch, {error}") from None
-        meta_loss = F.cross_entropy(at_least_float32(clean_logits), _as_classes(clean_targets))
-        sensitivities: Sequence[Tensor | None] = torch.autograd.grad(meta_loss, list(moved.values()), allow_unused=True)
-    directions = {
-        name: derivatives[name] * _dense(sensitivity)
-        for name, sensitivity in zip(moved, sensitivities, strict=True)
-        if sensitivity is not None
-    }
-    shift = torch.zeros_like(run.logits)
-    if directions:
-        by_name = dict(zip(parameters, gradients, strict=True))
-        terms = [_dense(by_name[name]) * along for name, along in directions.items()]
-        value, size = (torch.stack(sums).sum() for sums in ([t.sum() for t in terms], [t.abs().sum() for t in terms]))
-        product = Product(slope.detach(), value, size)
-        shift = tangent_of_logits(tangent, run, directions, product)
-
+        clean_loss = F.cross_entropy(at_least_float32(clean_logits), _as_classes(clean_targets))
+        turn.give(
+            [clean_loss.detach(), *torch.autograd.grad(clean_loss, list(moved.values()), allow_unused=True)],
+            weight=len(clean_targets),
+        )
+    scalar = at_least_float32(next(iter(parameters.values())).new_zeros(()))
+    meta_loss, *sensitivities = turn.mean([scalar, *moved.values()])
+    assert meta_loss is not None
     learned = list(objective.parameters())
     wanted = [parameter for parameter in learned if parameter.requires_grad]
-    found: Sequence[Tensor | None] = ()
-    if wanted:
-        found = torch.autograd.grad(slope, wanted, -shift.to(slope.dtype), allow_unused=True)
+    with Turn(processes) as turn:
+        directions = {
+            name: derivatives[name] * _dense(sensitivity)
+            for name, sensitivity in zip(moved, sensitivities, strict=True)
+            if sensitivity is not None
+        }
+        # What the backward pass says of the tangent holds of one process's samples, and so of its own gradient.
+        by_name = dict(zip(parameters, own, strict=True))
+        shift = met(lambda: _shift(tangent, run, directions, slope, by_name), processes, wait=wait)
+        pull = -shift if turn.alone else -shift * part
+        turn.give(torch.autograd.grad(slope, wanted, pull.to(slope.dtype), allow_unused=True) if wanted else ())
+    found = turn.sum(wanted)
     by_parameter = dict(zip(wanted, found, strict=True))
     result = tuple(_or_zero(by_parameter.get(parameter), parameter) for parameter in learned)
     _check_finite(meta_loss, result)
-    return Hypergradient(result, meta_loss.detach(), sensitivities)
+    return Hypergradient(result, meta_loss, sensitivities, run)
+
+
+def _shift(
+    tangent: str,
+    run: TrainingPass,
+    directions: dict[str, Tensor],
+    slope: Tensor,
+    gradients: dict[str, Tensor | None],
+) -> Tensor:
+    """How the logits move along the directions, ``(N, c)``."""
+    if not directions:
+        return torch.zeros_like(run.logits)
+    terms = [_dense(gradients[name]) * along for name, along in directions.items() if gradients[name] is not None]
+    terms = terms or [slope.new_zeros(())]  # other processes' samples alone reach the weights
+    value, size = (torch.stack(sums).sum() for sums in ([t.sum() for t in terms], [t.abs().sum() for t in terms]))
+    return tangent_of_logits(tangent, run, directions, Product(slope.detach(), value, size))
 
 
 def logit_gradient(

@@ -51,7 +51,7 @@ def adam(
     if decoupled:
         weights = weights * (1 - group["lr"] * group["weight_decay"])
     beta1, beta2 = (float(beta) for beta in group["betas"])
-    count = float(state["step"]) + 1 if "step" in state else 1.0
+    count = _step_of(state) + 1
     zero = torch.zeros((), dtype=step.dtype, device=step.device)
     first = (beta1 * state.get("exp_avg", zero) + (1 - beta1) * step) / (1 - beta1**count)
     raw_second = beta2 * state.get("exp_avg_sq", zero) + (1 - beta2) * step**2
@@ -64,6 +64,12 @@ def adam(
     root_slope = torch.where(rising, (1 - beta2) * step / ((1 - beta2**count) * safe), 0.0)
     derivative = ((1 - beta1) / (1 - beta1**count) - first * root_slope / scale) / scale
     return weights - group["lr"] * first / scale, group["lr"] * slope * derivative
+
+
+def _step_of(state: Mapping[str, Any]) -> Tensor | float:
+    """Steps so far; a count that is on a device stays there, so that nobody waits for it."""
+    step = state.get("step", 0.0)
+    return step if isinstance(step, Tensor) and step.device.type != "cpu" else float(step)
 
 
 def adamw(

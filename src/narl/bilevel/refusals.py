@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
-from narl.errors import LabelError, NonFiniteError
+from narl.errors import LabelError, NonFiniteError, OptionError
 
 
 def refuse_no_labels(y: Tensor) -> None:
@@ -36,3 +36,12 @@ def refuse_not_finite(loss: Tensor, optimizer: Optimizer) -> None:
         "the gradient of the training loss is not finite, though the loss is: lower the learning rate, or look for a "
         "square root or a division at zero in the model"
     )
+
+
+def refuse_synchronised(model: nn.Module) -> None:
+    """Refuse SyncBatchNorm: its exchange between processes has no tangent pass."""
+    if any(isinstance(module, nn.SyncBatchNorm) for module in model.modules()):
+        raise OptionError(
+            f"{type(model).__name__} has SyncBatchNorm, whose exchange between processes cannot be differentiated "
+            "twice: use BatchNorm, which takes each process's own statistics, or a normalisation without batches"
+        )

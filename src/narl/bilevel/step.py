@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
-from narl.bilevel.calls import Inputs, RandomState, call, restore, snapshot, uncompiled
+from narl.bilevel.calls import Inputs, restore, snapshot, uncompiled
 from narl.bilevel.hypergradient import (
+    Hypergradient,
     Objective,
     check_training_allowed,
     checked_clean_batch,
@@ -20,8 +21,10 @@ from narl.bilevel.hypergradient import (
     meta_gradient,
 )
 from narl.bilevel.optimizers import rule_of, trained_parameters
-from narl.bilevel.refusals import refuse_no_labels, refuse_not_finite
+from narl.bilevel.processes import Processes, bare
+from narl.bilevel.refusals import refuse_no_labels, refuse_not_finite, refuse_synchronised
 from narl.bilevel.tangents import KINDS, TrainingPass
+from narl.bilevel.turns import Turn, couples, give_gradients, met, take_gradients
 from narl.checks import check_targets
 from narl.errors import CleanBatchError, NarlError, OptimizerError, OptionError
 
@@ -31,6 +34,8 @@ CleanBatch = Sequence[Any] | Callable[[], Sequence[Any]] | None
 @dataclass(frozen=True)
 class StepReport:
     """What happened in one step; tensors without gradient, on the model's device.
+
+    With several processes the losses are those of all of them, the samples' values are of this one's.
 
     Args:
         loss: mean training loss, a scalar.
@@ -68,6 +73,9 @@ class MetaStep:
             Short runs (a few thousand steps) want 1e-2. Weight decay keeps the adjuster from saturating, but once the
             model's learning rate has fallen it also wins over the ever smaller hypergradient and flattens what was
             learned: an adjuster to be kept is best saved before.
+        processes: who trains together, each with its share of every batch; None: the processes of a model in
+            ``DistributedDataParallel``, else this one alone. k processes with n/k samples each do what one does with n.
+            They begin with the first one's adjuster.
 
     Gradients can be clipped in a hook: ``optimizer.register_step_pre_hook``. The virtual step does not see it.
 
@@ -93,6 +101,7 @@ class MetaStep:
         tangent: str = "auto",
         *,
         adjuster_optimizer: Optimizer | None = None,
+        processes: Processes | None = None,
     ) -> None:
         if not isinstance(model, nn.Module) or not isinstance(optimizer, Optimizer):
             raise OptionError(
@@ -108,12 +117,16 @@ class MetaStep:
                 f"{type(adjuster).__name__} has no method loss(logits, targets): pass a narl.Adjuster, "
                 "or a module whose loss gives one value a sample"
             )
-        trained_parameters(model, optimizer)
-        self.model, self.optimizer, self.adjuster = model, optimizer, adjuster
+        self.processes = Processes.of(model) if processes is None else processes
+        self.model, self.optimizer, self.adjuster = bare(model), optimizer, adjuster
+        trained_parameters(self.model, optimizer)
         self.every, self.tangent = every, tangent
         self.adjuster_optimizer = _optimizer_of(adjuster, adjuster_optimizer)
         self.steps = 0
-        self._rule = rule_of(optimizer, virtual)
+        self.rule = rule_of(optimizer, virtual)
+        if self.processes.count > 1:
+            refuse_synchronised(self.model)
+            self.processes.same(list(adjuster.parameters()))
         self._kept: Sequence[Tensor | None] = ()
 
     def step(self, x: Inputs, y: Tensor, clean: CleanBatch = None, ids: Tensor | None = None) -> StepReport:
@@ -130,25 +143,36 @@ class MetaStep:
             What happened.
         """
         check_training_allowed()
-        refuse_no_labels(y)
-        is_meta_step = self.steps % self.every == 0
-        clean_batch = self._clean_batch(clean) if is_meta_step else None
-        random_state, buffers = RandomState.now(self.model), snapshot(self.model)
+        is_meta_step = self.is_due
+        buffers = snapshot(self.model)
         meta_loss = None
+
+        def begin() -> tuple[TrainingPass, Sequence[Any]]:
+            refuse_no_labels(y)
+            clean_batch = self._clean_batch(clean) if is_meta_step else ()
+            run = TrainingPass.of(self.model, x, len(y), buffers, tangent=self.tangent if is_meta_step else None)
+            check_targets(y, num_classes=run.logits.shape[1], num_samples=len(run.logits))
+            return run, clean_batch
+
         try:
             with torch.enable_grad(), uncompiled(self.model) if is_meta_step else contextlib.nullcontext():
-                logits = call(self.model, x, len(y))
-                check_targets(y, num_classes=logits.shape[1], num_samples=len(logits))
-                if clean_batch is not None:
-                    run = TrainingPass(self.model, x, random_state, buffers, logits)
-                    meta_loss = self._move_adjuster(run, y, ids, clean_batch)
-                loss = self._move_model(logits, y, ids)
+                if is_meta_step:
+                    meta = self._move_adjuster(begin, y, ids)
+                    meta_loss = meta.meta_loss
+                    loss, logits = self._move_model(lambda: meta.run.logits, y, ids)
+                else:
+                    loss, logits = self._move_model(lambda: begin()[0].logits, y, ids)
         except NarlError:
             restore(self.model, buffers)  # one bad batch would stay in BatchNorm's statistics
             raise
         self.steps += 1
-        hyperparameters, margins = self._observed(logits.detach(), y, ids)
+        hyperparameters, margins = observed(self.adjuster, logits.detach(), y, ids, self.processes)
         return StepReport(loss, meta_loss, hyperparameters, margins)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the next step is a meta step."""
+        return self.steps % self.every == 0
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint must hold besides the model, its optimiser and the adjuster."""
@@ -159,9 +183,19 @@ class MetaStep:
         self.steps = state["steps"]
         self.adjuster_optimizer.load_state_dict(state["adjuster_optimizer"])
 
-    def _move_adjuster(self, run: TrainingPass, y: Tensor, ids: Tensor | None, clean_batch: Sequence[Any]) -> Tensor:
+    def _move_adjuster(
+        self, begin: Callable[[], tuple[TrainingPass, Sequence[Any]]], y: Tensor, ids: Tensor | None
+    ) -> Hypergradient:
         meta = meta_gradient(
-            run, self.optimizer, self.adjuster, y, ids, clean_batch, rule=self._rule, tangent=self.tangent
+            begin,
+            self.model,
+            self.optimizer,
+            self.adjuster,
+            y,
+            ids,
+            rule=self.rule,
+            tangent=self.tangent,
+            processes=self.processes,
         )
         for parameter, gradient in zip(self.adjuster.parameters(), meta.gradients, strict=True):
             parameter.grad = gradient if parameter.requires_grad else None
@@ -170,22 +204,19 @@ class MetaStep:
         # after every step, and the C library may hand it back to the system and fault it in again, page by page. GPUs
         # have an allocator that keeps what it has.
         self._kept = meta.by_weights if meta.meta_loss.device.type == "cpu" else ()
-        return meta.meta_loss
+        return meta
 
-    def _move_model(self, logits: Tensor, y: Tensor, ids: Tensor | None) -> Tensor:
-        gradient, loss = logit_gradient(self.adjuster, logits, y, ids, create_graph=False)
-        self.optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(logits, gradient)
+    def _move_model(self, forward: Callable[[], Tensor], y: Tensor, ids: Tensor | None) -> tuple[Tensor, Tensor]:
+        with Turn(self.processes) as turn:
+            logits = met(forward, self.processes, wait=couples(self.adjuster))
+            gradient, loss = logit_gradient(self.adjuster, logits, y, ids, create_graph=False)
+            self.optimizer.zero_grad(set_to_none=True)
+            torch.autograd.backward(logits, gradient)
+            give_gradients(turn, loss, self.optimizer, len(y))
+        loss = take_gradients(turn, self.optimizer)
         refuse_not_finite(loss, self.optimizer)
         self.optimizer.step()
-        return loss
-
-    def _observed(self, logits: Tensor, y: Tensor, ids: Tensor | None) -> tuple[dict[str, Tensor], Tensor | None]:
-        observe = getattr(self.adjuster, "observe", None)
-        if observe is None:
-            return {}, None
-        hyperparameters, margins = observe(logits, y, ids)
-        return hyperparameters, margins
+        return loss, logits
 
     def __repr__(self) -> str:
         """What is trained, and how."""
@@ -203,6 +234,33 @@ class MetaStep:
             )
         checked_clean_batch(batch)
         return batch
+
+
+def observed(
+    objective: Any, logits: Tensor, y: Tensor, ids: Tensor | None, processes: Processes
+) -> tuple[dict[str, Tensor], Tensor | None]:
+    """What an objective makes of a batch, and have it remember the batch, that of all processes.
+
+    Args:
+        objective: with ``observe(logits, targets, ids)``, or there is nothing to observe. One that remembers samples
+            (its ``remembers`` is true) has ``describe``, which is ``observe`` without that, and ``remember(margins,
+            ids)``.
+        logits: of this process's samples, ``(N, c)``.
+        y: their labels.
+        ids: their ids ``(N,)``.
+        processes: who trains together.
+
+    Returns:
+        Values by name and margins of this process's samples, ``(N,)``.
+    """
+    if not hasattr(objective, "observe"):
+        return {}, None
+    if processes.count == 1 or ids is None or not getattr(objective, "remembers", False):
+        values, margins = objective.observe(logits, y, ids)
+    else:
+        values, margins = objective.describe(logits, y, ids)
+        objective.remember(*processes.gathered(margins, ids))
+    return values, margins
 
 
 def _optimizer_of(adjuster: Objective, given: Optimizer | None) -> Optimizer:

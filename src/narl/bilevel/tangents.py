@@ -1,7 +1,9 @@
 """How the logits of a batch move when the weights move: J·d, three ways.
 
-``forward``: forward-mode differentiation, one pass, exact. ``reverse``: the derivative of a vector-Jacobian product,
-exact, slower, for layers without forward mode. ``difference``: one more forward pass at shifted weights, approximate.
+``forward``: forward-mode differentiation, exact; from the values that the first pass left where that pass could be
+written down, else by running the model again with dual numbers. ``reverse``: the derivative of a vector-Jacobian
+product, exact, slower, for layers without forward mode. ``difference``: one more forward pass at shifted weights,
+approximate.
 """
 
 from __future__ import annotations
@@ -10,22 +12,23 @@ import contextlib
 import functools
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from narl.bilevel.calls import Inputs, RandomState, call, substituted
-from narl.bilevel.compositions import Composed
+from narl.bilevel.compositions import Composed, differentiable_kernels
+from narl.bilevel.layout import faster_layout
+from narl.bilevel.linear_maps import Unrecorded
+from narl.bilevel.tape import Tape
 from narl.errors import NarlWarning, OptionError, TangentError
 
 KINDS = ("auto", "forward", "reverse", "difference")
 
 _WITHOUT_FORWARD_MODE: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-_WITHOUT_CHANNELS_LAST: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 _SHIFT = 3e-6  # of the weights' norm: less drowns in rounding, more crosses kinks of the ReLUs
 
 
@@ -39,6 +42,7 @@ class TrainingPass:
         random_state: before the pass.
         buffers: before the pass, by name.
         logits: what came out, ``(N, c)``, with the graph.
+        tape: what happened in between, if it was written down.
     """
 
     model: nn.Module
@@ -46,6 +50,20 @@ class TrainingPass:
     random_state: RandomState
     buffers: dict[str, Tensor]
     logits: Tensor
+    tape: Tape | None = None
+
+    @classmethod
+    def of(
+        cls, model: nn.Module, inputs: Inputs, num_samples: int, buffers: dict[str, Tensor], *, tangent: str | None
+    ) -> TrainingPass:
+        """Run the model on a batch, as the kind of tangent that will be asked for wants it; None: none will be."""
+        inputs = faster_layout(model, inputs)
+        random_state = RandomState.now(model)
+        wanted = tangent in ("auto", "forward") and model not in _WITHOUT_FORWARD_MODE
+        tape = Tape() if wanted and _may_be_recorded(model) else None
+        with contextlib.nullcontext() if tape is None else tape:
+            logits = call(model, inputs, num_samples)
+        return cls(model, inputs, random_state, buffers, logits, tape)
 
 
 @dataclass(frozen=True)
@@ -136,40 +154,34 @@ def _attempt(kind: str, run: TrainingPass, directions: Mapping[str, Tensor], pro
     )
 
 
+def _may_be_recorded(model: nn.Module) -> bool:
+    """The rules of a tape are for CPUs, and its check is blind in half precision."""
+    plain = all(p.device.type == "cpu" and p.dtype in (torch.float32, torch.float64) for p in model.parameters())
+    return plain and not torch.is_autocast_enabled("cpu")
+
+
 def _forward(run: TrainingPass, directions: Mapping[str, Tensor], product: Product) -> Tensor:
-    if _may_gain_from_channels_last(run):
-        inputs = run.inputs.contiguous(memory_format=torch.channels_last)
+    if run.tape is not None:
+        weights = dict(run.model.named_parameters())
+        _load_forward_mode()
         try:
-            tangent = _dual_pass(run, inputs, directions)
+            with differentiable_kernels(run.model):
+                tangent = run.tape.tangent(run.logits, {weights[name]: along for name, along in directions.items()})
             if product.fits(tangent):
                 return tangent
         except torch.OutOfMemoryError:
             raise
-        except RuntimeError:  # such as view() on what is no longer contiguous
+        except (Unrecorded, RuntimeError):  # an operation without forward mode: whether the model has one is seen below
             pass
-        _WITHOUT_CHANNELS_LAST.add(run.model)
-    return _dual_pass(run, run.inputs, directions)
+    return _dual_pass(run, directions)
 
 
-def _may_gain_from_channels_last(run: TrainingPass) -> bool:
-    """Whether to lay images out channels last: convolutions' tangent passes are faster so on CPUs."""
-    return (
-        isinstance(run.inputs, Tensor)
-        and run.inputs.dim() == 4
-        and run.inputs.device.type == "cpu"
-        and run.inputs.is_contiguous()
-        and run.model not in _WITHOUT_CHANNELS_LAST
-        and any(isinstance(module, nn.Conv2d) for module in run.model.modules())
-        and not run.random_state.has_moved()  # a dropout mask is drawn in memory order: it would be another one
-    )
-
-
-def _dual_pass(run: TrainingPass, inputs: Inputs, directions: Mapping[str, Tensor]) -> Tensor:
+def _dual_pass(run: TrainingPass, directions: Mapping[str, Tensor]) -> Tensor:
     _load_forward_mode()
     weights = dict(run.model.named_parameters())
     with (
         run.random_state.replayed(),
-        _differentiable_kernels(run.model),
+        differentiable_kernels(run.model),
         torch.enable_grad(),  # nothing requires a gradient; a no_grad() in the model must make a difference
         forward_ad.dual_level(),
     ):
@@ -177,7 +189,7 @@ def _dual_pass(run: TrainingPass, inputs: Inputs, directions: Mapping[str, Tenso
         still = {name: weight.detach() for name, weight in weights.items() if name not in duals}
         try:
             with substituted(run.model, {**still, **duals}, run.buffers), Composed():
-                logits = call(run.model, inputs, len(run.logits))
+                logits = call(run.model, run.inputs, len(run.logits))
         finally:
             torch._C._set_fwd_grad_enabled(True)
         tangent: Tensor | None = forward_ad.unpack_dual(logits).tangent  # type: ignore[no-untyped-call]
@@ -191,7 +203,7 @@ def _reverse(run: TrainingPass, directions: Mapping[str, Tensor]) -> Tensor:
     leaves = {name: weights[name].detach().requires_grad_() for name in directions}
     with (
         run.random_state.replayed(),
-        _differentiable_kernels(run.model),
+        differentiable_kernels(run.model),
         torch.enable_grad(),
         substituted(run.model, leaves, run.buffers),
         Composed(),
@@ -223,21 +235,6 @@ def _difference(run: TrainingPass, directions: Mapping[str, Tensor]) -> Tensor:
     with run.random_state.replayed(), torch.no_grad(), substituted(run.model, moved, run.buffers):
         change = call(run.model, run.inputs, len(run.logits)) - run.logits.detach()
     return torch.where(length > 0, change / shift, 0.0)
-
-
-@contextlib.contextmanager
-def _differentiable_kernels(model: nn.Module) -> Iterator[None]:
-    """Attention and recurrent cells by plain kernels: fused ones have no forward mode and no second derivative."""
-    fast_path, cudnn = torch.backends.mha.get_fastpath_enabled(), torch.backends.cudnn.enabled
-    torch.backends.mha.set_fastpath_enabled(False)
-    if any(isinstance(module, nn.RNNBase) for module in model.modules()):
-        torch.backends.cudnn.enabled = False
-    try:
-        with sdpa_kernel(SDPBackend.MATH):
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast_path)
-        torch.backends.cudnn.enabled = cudnn
 
 
 def _dual(value: Tensor, along: Tensor) -> Tensor:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from typing import NoReturn
 
 import typer
 
 from narl._version import __version__
+from narl.cli.bench import app as bench
 from narl.cli.demo import demo
 from narl.cli.noise import noise
 from narl.cli.predict import predict
@@ -43,6 +45,7 @@ def common(
 
 for command in (demo, train, transfer, predict, noise):
     app.command()(command)
+app.add_typer(bench)
 
 
 _INTERRUPTED = 130
@@ -53,26 +56,61 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # a class name may have letters that the terminal has not
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
+        code = app(_or_help(sys.argv[1:]), standalone_mode=False)
     except NarlError as error:
-        _refuse(str(error))
+        _refuse(str(error), error)
     except (KeyboardInterrupt, typer.Abort):
         code = _INTERRUPTED
     except Exception as error:
         message = getattr(error, "format_message", None)  # of the parser; its classes moved between versions of typer
         if message is None:
             raise
-        _refuse(f"{message()} (narl {sys.argv[1] if _knows(sys.argv[1]) else ''} --help)".replace("  ", " "))
-    if code == _INTERRUPTED:  # newer typer makes this of Ctrl-C
+        _refuse(f"{message()} ({' '.join(['narl', *_known(sys.argv[1:]), '--help'])})")
+    if code == _INTERRUPTED and _speaks():  # newer typer makes this of Ctrl-C
         print("narl: interrupted", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _knows(command: str) -> bool:
-    """Whether there is a command of that name."""
-    return any((info.name or getattr(info.callback, "__name__", "")) == command for info in app.registered_commands)
+def _or_help(arguments: list[str]) -> list[str]:
+    """The arguments, or a wish for help where they name no command."""
+    whole = not arguments or (len(arguments) == 1 and _commands(app).get(arguments[0]) is not None)
+    return [*arguments, "--help"] if whole else arguments
 
 
-def _refuse(message: str) -> NoReturn:
-    print(f"narl: {' '.join(message.splitlines())}", file=sys.stderr)  # a file's name may hold a newline
+def _known(arguments: list[str]) -> list[str]:
+    """The names of commands at the beginning: ``bench show`` of ``bench show cost``."""
+    group: typer.Typer | None = app
+    names: list[str] = []
+    for argument in arguments:
+        inside = {} if group is None else _commands(group)
+        if argument not in inside:
+            break
+        names.append(argument)
+        group = inside[argument]
+    return names
+
+
+def _commands(group: typer.Typer) -> dict[str, typer.Typer | None]:
+    """What a group has: commands, and groups of commands with what they have."""
+    found: dict[str, typer.Typer | None] = {}
+    for command in group.registered_commands:
+        found[str(command.name or getattr(command.callback, "__name__", ""))] = None
+    for inside in group.registered_groups:
+        if inside.typer_instance is not None:
+            found[str(inside.typer_instance.info.name)] = inside.typer_instance
+    return found
+
+
+def _refuse(message: str, error: NarlError | None = None) -> NoReturn:
+    if _speaks(error):
+        print(f"narl: {' '.join(message.splitlines())}", file=sys.stderr)  # a file's name may hold a newline
     sys.exit(2)
+
+
+def _speaks(error: NarlError | None = None) -> bool:
+    """Whether this process is the one of several that prints."""
+    if os.environ.get("WORLD_SIZE", "1") == "1":  # without torchrun nothing needs to be loaded
+        return True
+    from narl.train.distributed import speaks
+
+    return speaks(error)

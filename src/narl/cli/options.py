@@ -117,7 +117,11 @@ Epochs = Annotated[
 ]
 BatchSize = Annotated[
     int | None,
-    typer.Option(help="Samples a step.", rich_help_panel=_TRAINING, show_default="100; more for large tables"),
+    typer.Option(
+        help="Samples a step, of all processes together.",
+        rich_help_panel=_TRAINING,
+        show_default="100; more for large tables",
+    ),
 ]
 Optimizer = Annotated[
     str | None,
@@ -161,6 +165,16 @@ Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace the run that is in the folder.", rich_help_panel=_OUTPUT)
 ]
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU where there is one.", rich_help_panel=_OUTPUT)]
+Engine = Annotated[
+    str,
+    typer.Option(
+        help="auto: on a GPU, steps compiled and captured as graphs; eager: steps as they are written.",
+        rich_help_panel=_OUTPUT,
+    ),
+]
+Precision = Annotated[
+    str, typer.Option(help="float32, bfloat16, or auto: bfloat16 on GPUs that have it.", rich_help_panel=_OUTPUT)
+]
 Threads = Annotated[
     int | None,
     typer.Option(help="Threads to compute with on the CPU.", rich_help_panel=_OUTPUT, show_default="by the model"),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from narl.cli.output import print_json
 from narl.cli.watching import Watching
-from narl.errors import OptionError
+from narl.errors import NarlError, OptionError
 
 if TYPE_CHECKING:
     from narl.train.planning import Plan
@@ -24,29 +24,32 @@ def carry_out(
     settings: Settings, out: Path | None, *, overwrite: bool, tensorboard: bool, as_json: bool, dry_run: bool
 ) -> None:
     """Plan a run, and unless this is a trial, train."""
-    from narl.train import planning, session
+    from narl.train import distributed, planning, session
     from narl.train.run_folder import RunFolder
 
     if out is None and not dry_run:
         raise OptionError("where shall the run go? Give a new folder: --out RUN")
-    if out is not None:
-        RunFolder.check_new(out, overwrite=overwrite)
-    with told_warnings():
-        plan = planning.plan(settings)
+    with distributed.joined(settings.device) as processes, told_warnings(silent=processes.rank > 0):
+        if out is not None:
+            processes.first(lambda: RunFolder.check_new(out, overwrite=overwrite))
+        plan = processes.together(lambda: planning.plan(settings))
         if dry_run:
-            _show(plan.describe(), _plan_lines(plan, out), as_json)
+            if processes.rank == 0:
+                _show(plan.describe(), _plan_lines(plan, out), as_json)
             return
         assert out is not None
-        for line in _plan_lines(plan, None):
+        for line in _plan_lines(plan, None) if processes.rank == 0 else ():
             print(line, file=sys.stderr)
-        with Watching() as watching:
-            outcome = session.start(plan, out, overwrite=overwrite, observer=watching, tensorboard=tensorboard)
-    report(outcome, as_json)
+        with Watching(processes) as watching:
+            outcome = session.start(
+                plan, out, overwrite=overwrite, observer=watching, tensorboard=tensorboard, processes=processes
+            )
+    report(outcome, as_json, silent=processes.rank > 0)
 
 
 def go_on(run: Path, *, tensorboard: bool, as_json: bool, dry_run: bool) -> None:
     """Resume a run."""
-    from narl.train import session
+    from narl.train import distributed, session
     from narl.train.run_folder import RunFolder
 
     if dry_run:
@@ -59,13 +62,29 @@ def go_on(run: Path, *, tensorboard: bool, as_json: bool, dry_run: bool) -> None
             as_json,
         )
         return
-    with told_warnings(), Watching() as watching:
-        outcome = session.resume(run, observer=watching, tensorboard=tensorboard)
-    report(outcome, as_json)
+    with (
+        distributed.joined(_device_of(run)) as processes,
+        told_warnings(silent=processes.rank > 0),
+        Watching(processes) as watching,
+    ):
+        outcome = session.resume(run, observer=watching, tensorboard=tensorboard, processes=processes)
+    report(outcome, as_json, silent=processes.rank > 0)
 
 
-def report(outcome: Outcome, as_json: bool) -> None:
-    """Say how a run ended."""
+def _device_of(run: Path) -> str:
+    """Where a run computes; machines that don't see its folder find out later."""
+    from narl.train.run_folder import RunFolder
+
+    try:
+        return str(RunFolder.open(run).config["recipe"]["device"])
+    except (NarlError, LookupError, TypeError):
+        return "auto"
+
+
+def report(outcome: Outcome, as_json: bool, *, silent: bool = False) -> None:
+    """Say how a run ended; silently, with the exit status only."""
+    if silent:
+        sys.exit(0 if outcome.finished else _STOPPED)
     for remark in outcome.remarks:
         print(f"narl: {remark}", file=sys.stderr)
     if not outcome.finished:
@@ -75,15 +94,16 @@ def report(outcome: Outcome, as_json: bool) -> None:
 
 
 @contextmanager
-def told_warnings() -> Iterator[None]:
-    """narl's own warnings as one line each; those of other packages stay silent."""
+def told_warnings(*, silent: bool = False) -> Iterator[None]:
+    """narl's own warnings as one line each; those of other packages stay silent, and with ``silent`` all of them."""
     import warnings
 
     from narl.errors import NarlWarning
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        warnings.simplefilter("always", NarlWarning)
+        if not silent:
+            warnings.simplefilter("always", NarlWarning)
         warnings.showwarning = lambda message, *rest, **named: print(f"narl: {message}", file=sys.stderr)
         yield
 
@@ -108,7 +128,8 @@ def _plan_lines(plan: Plan, out: Path | None) -> list[str]:
         *_column_lines(plan),
         f"model {settings.model or _default_model(sets.train.kind)}, {plan.parameters:,} parameters; {recipe.epochs} "
         f"epochs of {plan.steps} steps, batches of {recipe.batch_size}{augment}; {recipe.optimizer} "
-        f"{recipe.learning_rate:g}, {recipe.schedule} schedule; seed {settings.seed}, {recipe.device}",
+        f"{recipe.learning_rate:g}, {recipe.schedule} schedule; seed {settings.seed}, {recipe.device}, "
+        f"{recipe.precision}",
         *(f"note: {note}" for note in sets.notes),
     ]
     if out is not None:

@@ -138,6 +138,8 @@ def train(
     ] = None,
     overwrite: shared.Overwrite = False,
     device: shared.Device = "auto",
+    engine: shared.Engine = "auto",
+    precision: shared.Precision = "auto",
     threads: shared.Threads = None,
     workers: shared.Workers = None,
     memory: shared.Memory = 1.0,
@@ -216,6 +218,8 @@ def settings_of(given: dict[str, Any]) -> Settings:
         "patience",
         "seed",
         "device",
+        "engine",
+        "precision",
         "threads",
         "workers",
     )

@@ -54,6 +54,8 @@ def transfer(
     seed: shared.Seed = 0,
     overwrite: shared.Overwrite = False,
     device: shared.Device = "auto",
+    engine: shared.Engine = "auto",
+    precision: shared.Precision = "auto",
     threads: shared.Threads = None,
     workers: shared.Workers = None,
     memory: shared.Memory = 1.0,

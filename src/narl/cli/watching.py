@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import signal
+import time
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, final
 
 from narl.cli.progress import Counting, TrainingProgress
 
 if TYPE_CHECKING:
-    from narl.bilevel import StepReport
+    from narl.bilevel import Processes, StepReport
+
+_ONE_SIGNAL = 2.0  # seconds: a terminal and torchrun may both pass on the same Ctrl-C
 
 
 @final
 class Watching:
     """Shows how far a run has come, and turns the first Ctrl-C (or SIGTERM) into a wish to save and stop.
 
-    A second one ends the program at once; what was saved before stays.
+    A second one ends the program at once; what was saved before stays. Of several processes the first one shows.
+
+    Args:
+        processes: who trains together.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, processes: Processes) -> None:
+        self._processes = processes
         self._progress: TrainingProgress | None = None
         self._decoding: Counting | None = None
         self._stop = False
+        self._told = 0.0
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Watching:
@@ -41,6 +49,8 @@ class Watching:
 
     def decoded(self, done: int, total: int) -> None:
         """Show how many images are in memory."""
+        if self._processes.rank > 0:
+            return
         if self._decoding is None:
             self._decoding = Counting(total, "decoding images")
             self._decoding.__enter__()
@@ -49,7 +59,7 @@ class Watching:
             self._end()
 
     def begin(self, title: str, epochs: int, steps: int, done: int) -> None:
-        """A training begins."""
+        """A training begins; the first process alone is told."""
         self._end()
         self._progress = TrainingProgress(epochs, steps, title=title)
         self._progress.__enter__()
@@ -71,8 +81,10 @@ class Watching:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._stop:
+            if self._processes.count > 1 and time.monotonic() - self._told < _ONE_SIGNAL:
+                return
             raise KeyboardInterrupt
-        self._stop = True
+        self._stop, self._told = True, time.monotonic()
         if self._progress is not None:
             self._progress.note("stopping after this step (once more to stop at once)")
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import Protocol, final
 
 import torch
 from torch import Generator, Tensor
@@ -12,13 +13,55 @@ from torch.nn import functional
 
 from narl.errors import DataError, UnknownNameError, nearest
 
-Augmentation: TypeAlias = Callable[[Tensor, Generator], Tensor]
-
 _JITTER = 0.4
 _AREA = (0.35, 1.0)
 _RATIO = (3 / 4, 4 / 3)
 _DEGREES = 15.0
 _GREY_WEIGHTS = (0.299, 0.587, 0.114)
+
+
+@final
+@dataclass(frozen=True)
+class Draws:
+    """Random numbers for the images of a batch, or for some of them that follow each other.
+
+    They are drawn for the whole batch: an image gets the same ones whoever computes it.
+
+    Args:
+        generator: on the CPU.
+        start: the first of the images.
+        count: how many they are.
+        total: images of the whole batch.
+
+    Example:
+        >>> whole = Draws(torch.Generator().manual_seed(0), 0, 5, 5).uniform()
+        >>> torch.equal(Draws(torch.Generator().manual_seed(0), 3, 2, 5).uniform(), whole[3:])
+        True
+    """
+
+    generator: Generator
+    start: int
+    count: int
+    total: int
+
+    def uniform(self, *kinds: int) -> Tensor:
+        """Numbers from 0 to 1, ``(*kinds, N)``."""
+        return self._own(torch.rand(*kinds, self.total, generator=self.generator))
+
+    def integers(self, low: int, high: int) -> Tensor:
+        """Whole numbers from ``low`` to below ``high``, ``(N,)``."""
+        return self._own(torch.randint(low, high, (self.total,), generator=self.generator))
+
+    def _own(self, drawn: Tensor) -> Tensor:
+        return drawn[..., self.start : self.start + self.count]
+
+
+class Augmentation(Protocol):
+    """Random changes of a batch of images."""
+
+    def __call__(self, x: Tensor, generator: Generator, rows: slice | None = None, total: int = 0) -> Tensor:
+        """Images like ``x``, ``(N, C, H, W)``; if they are rows of a batch with ``total`` images, those of it."""
+        ...
 
 
 def names() -> tuple[str, ...]:
@@ -40,50 +83,56 @@ def get(name: str) -> Augmentation:
     Returns:
         A function of images ``(N, C, H, W)``, bytes or floats, and a CPU generator. It gives images of the same
         shape, type and device; every image gets its own random numbers, which are all that crosses to the device.
+        A process that has only some rows of a batch also names them and the batch's size.
 
     Example:
         >>> augment = get("crop+flip")
         >>> augment(torch.zeros(2, 3, 32, 32, dtype=torch.uint8), torch.Generator().manual_seed(0)).shape
         torch.Size([2, 3, 32, 32])
     """
-    steps: list[Augmentation] = []
+    steps = []
     for part in name.split("+"):
         if part.strip() not in _AUGMENTATIONS:
             raise UnknownNameError(f"augmentation {part.strip()!r} is unknown: {nearest(part.strip(), names())}")
         steps.append(_AUGMENTATIONS[part.strip()])
 
-    def augment(x: Tensor, generator: Generator) -> Tensor:
+    def augment(x: Tensor, generator: Generator, rows: slice | None = None, total: int = 0) -> Tensor:
         if x.dim() != 4:
             raise DataError(f"augmentation {name!r} is for images (N, C, H, W), got shape {tuple(x.shape)}: use 'none'")
+        draws = Draws(generator, 0, len(x), len(x)) if rows is None else Draws(generator, rows.start, len(x), total)
         for step in steps if len(x) else ():
-            x = step(x, generator)
+            x = step(x, draws)
         return x
 
-    return (lambda x, _: x) if name.strip() == "none" else augment
+    return _nothing if name.strip() == "none" else augment
 
 
-def crop(x: Tensor, generator: Generator) -> Tensor:
+def _nothing(x: Tensor, generator: Generator, rows: slice | None = None, total: int = 0) -> Tensor:
+    return x
+
+
+def crop(x: Tensor, draws: Draws) -> Tensor:
     """Images moved by a few pixels, the edges filled by reflection.
 
     Equal to padding by reflection with an eighth of the side (4 pixels of 32) and a random crop.
 
     Args:
         x: ``(N, C, H, W)``.
-        generator: on the CPU.
+        draws: random numbers.
 
     Returns:
         ``(N, C, H, W)``.
     """
     number, channels, height, width = x.shape
-    moves = torch.stack([_moves(number, side, generator) for side in (height, width)]).to(x.device, non_blocking=True)
+    moves = torch.stack([_moves(side, draws) for side in (height, width)]).to(x.device, non_blocking=True)
     rows, columns = (_reflected(move, side) for move, side in zip(moves, (height, width), strict=True))
     flat = (rows[:, :, None] * width + columns[:, None, :]).view(number, 1, height * width)
     return x.reshape(number, channels, height * width).gather(2, flat.expand(-1, channels, -1)).view_as(x)
 
 
-def _moves(number: int, side: int, generator: Generator) -> Tensor:
+def _moves(side: int, draws: Draws) -> Tensor:
     pad = min(max(1, side // 8), side - 1)
-    return torch.randint(-pad, pad + 1, (number,), generator=generator)
+    return draws.integers(-pad, pad + 1)
 
 
 def _reflected(moves: Tensor, side: int) -> Tensor:
@@ -92,58 +141,58 @@ def _reflected(moves: Tensor, side: int) -> Tensor:
     return (side - 1) - ((side - 1) - places).abs()
 
 
-def flip(x: Tensor, generator: Generator) -> Tensor:
+def flip(x: Tensor, draws: Draws) -> Tensor:
     """Left and right exchanged in half of the images.
 
     Args:
         x: ``(N, C, H, W)``.
-        generator: on the CPU.
+        draws: random numbers.
 
     Returns:
         ``(N, C, H, W)``.
     """
-    chosen = torch.rand(len(x), generator=generator) < 0.5
+    chosen = draws.uniform() < 0.5
     return torch.where(_each(chosen, x), x.flip(3), x)
 
 
-def cutout(x: Tensor, generator: Generator) -> Tensor:
+def cutout(x: Tensor, draws: Draws) -> Tensor:
     """A square of half the side replaced by the image's mean colour; its centre may lie anywhere in the image.
 
     Args:
         x: ``(N, C, H, W)``.
-        generator: on the CPU.
+        draws: random numbers.
 
     Returns:
         ``(N, C, H, W)``.
 
     Reference: DeVries, Taylor. Improved regularization of convolutional neural networks with cutout. 2017.
     """
-    rows, columns = (_stretch(len(x), side, generator).to(x.device, non_blocking=True) for side in x.shape[2:])
+    rows, columns = (_stretch(side, draws).to(x.device, non_blocking=True) for side in x.shape[2:])
     inside = rows[:, None, :, None] & columns[:, None, None, :]
     mean = _like(_floats(x).mean(dim=(2, 3), keepdim=True), x)
     return torch.where(inside, mean, x)
 
 
-def _stretch(number: int, side: int, generator: Generator) -> Tensor:
+def _stretch(side: int, draws: Draws) -> Tensor:
     """Which places lie in a stretch of half the side around a random place, ``(N, side)``."""
-    start = torch.randint(0, side, (number, 1), generator=generator) - side // 4
+    start = draws.integers(0, side).unsqueeze(1) - side // 4
     places = torch.arange(side)
     return (places >= start) & (places < start + side // 2)
 
 
-def colour(x: Tensor, generator: Generator) -> Tensor:
+def colour(x: Tensor, draws: Draws) -> Tensor:
     """Brightness, contrast and saturation changed, each by a factor from 0.6 to 1.4.
 
     Bytes stay within 0 … 255; floats have no known limits and get none.
 
     Args:
         x: ``(N, C, H, W)``; grey images have no saturation to change.
-        generator: on the CPU.
+        draws: random numbers.
 
     Returns:
         ``(N, C, H, W)``.
     """
-    factors = 1 + _JITTER * (2 * torch.rand(3, len(x), generator=generator) - 1)
+    factors = 1 + _JITTER * (2 * draws.uniform(3) - 1)
     brightness, contrast, saturation = (_each(factor, x) for factor in factors)
     values = _limited(_floats(x) * brightness, x)
     values = _limited(torch.lerp(_grey(values).mean(dim=(2, 3), keepdim=True), values, contrast.to(values)), x)
@@ -152,12 +201,12 @@ def colour(x: Tensor, generator: Generator) -> Tensor:
     return _like(values, x)
 
 
-def resized_crop(x: Tensor, generator: Generator) -> Tensor:
+def resized_crop(x: Tensor, draws: Draws) -> Tensor:
     """A random part of the image, 0.35 to 1 of its area and slightly stretched, enlarged to its size.
 
     Args:
         x: ``(N, C, H, W)``.
-        generator: on the CPU.
+        draws: random numbers.
 
     Returns:
         ``(N, C, H, W)``.
@@ -165,7 +214,7 @@ def resized_crop(x: Tensor, generator: Generator) -> Tensor:
     Reference: Szegedy, Liu, Jia, Sermanet, Reed, Anguelov, Erhan, Vanhoucke, Rabinovich. Going deeper with
     convolutions. CVPR 2015.
     """
-    area, ratio, right, down = torch.rand(4, len(x), generator=generator)
+    area, ratio, right, down = draws.uniform(4)
     area = _AREA[0] + (_AREA[1] - _AREA[0]) * area
     stretch = torch.exp(0.5 * (math.log(_RATIO[0]) + (math.log(_RATIO[1]) - math.log(_RATIO[0])) * ratio))
     width, height = (area.sqrt() * stretch).clamp(max=1), (area.sqrt() / stretch).clamp(max=1)
@@ -176,17 +225,17 @@ def resized_crop(x: Tensor, generator: Generator) -> Tensor:
     return _warped(x, torch.stack([across, along], dim=1), "border")
 
 
-def rotate(x: Tensor, generator: Generator) -> Tensor:
+def rotate(x: Tensor, draws: Draws) -> Tensor:
     """Images turned about their centre by up to 15 degrees, the corners filled by reflection.
 
     Args:
         x: ``(N, C, H, W)``.
-        generator: on the CPU.
+        draws: random numbers.
 
     Returns:
         ``(N, C, H, W)``.
     """
-    angles = math.radians(_DEGREES) * (2 * torch.rand(len(x), generator=generator) - 1)
+    angles = math.radians(_DEGREES) * (2 * draws.uniform() - 1)
     cos, sin, none = angles.cos(), angles.sin(), torch.zeros(len(x))
     height, width = x.shape[2:]  # an affine grid measures both sides in halves of themselves
     across = torch.stack([cos, -sin * (height / width), none], dim=1)
@@ -225,7 +274,7 @@ def _grey(values: Tensor) -> Tensor:
     return red + green + blue
 
 
-_AUGMENTATIONS: dict[str, Augmentation] = {
+_AUGMENTATIONS: dict[str, Callable[[Tensor, Draws], Tensor]] = {
     "none": lambda x, _: x,
     "crop": crop,
     "flip": flip,

@@ -6,8 +6,11 @@ from collections.abc import Callable
 
 import torch
 
+from narl.bilevel import Processes
 from narl.data import augmentation, pools
 from narl.data.samples import Samples
+from narl.errors import OptionError
+from narl.train import engine
 from narl.train.loop import CleanBatches, Loop, Part
 from narl.train.planning import Plan, method_for, optimizer_for
 from narl.train.prepare import Sets
@@ -17,32 +20,57 @@ Counter = Callable[[int, int], None]
 _WHOLE = 300  # clean samples up to which a meta step looks at all of them
 
 
-def assemble(plan: Plan, on_decoded: Counter | None = None) -> Loop:
+def assemble(plan: Plan, on_decoded: Counter | None = None, processes: Processes | None = None) -> Loop:
     """A loop at its first step.
 
     Args:
         plan: what the run will do.
         on_decoded: called with the number of training images decoded so far, and of all, while they are brought into
             memory.
+        processes: who trains together; None: this process alone.
 
     Returns:
         The loop.
     """
+    processes = processes or Processes.alone()
     settings, recipe, sets, encoder = plan.settings, plan.recipe, plan.sets, plan.encoder
     model = plan.model()
     optimizer = optimizer_for(plan, model)
     draws = torch.Generator().manual_seed(settings.seed)
     augment = augmentation.get(recipe.augment)
-    train = _part(sets.train, plan, on_decoded)
+
+    def parts() -> tuple[Part, Part | None, dict[str, Part]]:
+        train = _part(sets.train, plan, on_decoded)
+        clean = None if sets.clean is None else _part(sets.clean, plan)
+        return train, clean, {name: _part(samples, plan) for name, samples in _evaluated(sets).items()}
+
+    train, clean_part, evaluated = processes.together(parts)
+    processes.same([*model.parameters(), *model.buffers()])
     clean = None
-    if sets.clean is not None:
+    if sets.clean is not None and clean_part is not None:
         size = settings.clean_batch_size or (len(sets.clean) if len(sets.clean) <= _WHOLE else recipe.batch_size)
-        clean = CleanBatches(_part(sets.clean, plan), size, augment, encoder.finish, draws)
-    evaluated = {name: _part(samples, plan) for name, samples in _evaluated(sets).items()}
+        clean = CleanBatches(clean_part, size, augment, encoder.finish, draws, processes)
+    method = method_for(plan, model, optimizer, clean, processes)
+    if processes.count > 1 and not method.distributed:
+        raise OptionError(
+            f"{method.name} does not say that several processes can train with it: start it as one, or, if it can, set "
+            "distributed = True in its class"
+        )
     return Loop(
         model=model,
         optimizer=optimizer,
-        method=method_for(plan, model, optimizer, clean),
+        method=method,
+        engine=engine.make(
+            settings.engine,
+            method,
+            model,
+            optimizer,
+            clean,
+            rows=recipe.batch_size,
+            steps=plan.total_steps,
+            precision=recipe.precision,
+            processes=processes.count,
+        ),
         schedule=plan.schedule,
         learning_rate=recipe.learning_rate,
         train=train,
@@ -56,6 +84,7 @@ def assemble(plan: Plan, on_decoded: Counter | None = None) -> Loop:
         batch_size=recipe.batch_size,
         seed=settings.seed,
         generator=draws,
+        processes=processes,
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 from narl.errors import OptionError
-from narl.train import methods
+from narl.train import engine, methods
 from narl.train.adjusters import load_adjusters
 from narl.train.settings import Settings
 
@@ -95,6 +95,7 @@ class Recipe:
         augment: how training images are varied.
         device: where to compute.
         threads: of torch on the CPU.
+        precision: of convolutions and matrix products.
     """
 
     method: str
@@ -109,6 +110,7 @@ class Recipe:
     augment: str
     device: str
     threads: int
+    precision: str = "float32"
 
 
 def decide(settings: Settings, *, kind: str, samples: int, device: str, threads: int, channels: int = 3) -> Recipe:
@@ -157,6 +159,7 @@ def decide(settings: Settings, *, kind: str, samples: int, device: str, threads:
         device=device,
         # Small networks on small batches: more threads mostly wait for each other.
         threads=settings.threads or (threads if kind == "image" else 1),
+        precision=engine.precision_of(settings.precision, device),
     )
 
 

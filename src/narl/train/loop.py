@@ -8,6 +8,7 @@ them, so a run that was stopped goes on as if it had not been.
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,17 +20,20 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from narl.bilevel import StepReport
+from narl.bilevel import Processes, StepReport
+from narl.data.augmentation import Augmentation
 from narl.data.pools import Pool
 from narl.errors import CheckpointError, NonFiniteError, OptionError
+from narl.train.distributed import even_out
+from narl.train.engine import Engine, autocast
 from narl.train.evaluate import Evaluation, logits_of, separation
 from narl.train.methods import Method
 from narl.train.schedule import Schedule
 
-Augment = Callable[[Tensor, torch.Generator], Tensor]
 Finish = Callable[[Tensor], Tensor]
 
 _EVALUATION_BATCH = 500
+_EVALUATION_NUMBERS = 3 * 32 * 32 * 2500
 
 
 @final
@@ -55,19 +59,29 @@ class CleanBatches:
         augment: what is done to inputs in training.
         finish: what makes encoded samples the model's input.
         generator: source of the draws.
+        processes: who trains together; each gets its share of the batch.
     """
 
-    def __init__(self, part: Part, size: int, augment: Augment, finish: Finish, generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        part: Part,
+        size: int,
+        augment: Augmentation,
+        finish: Finish,
+        generator: torch.Generator,
+        processes: Processes,
+    ) -> None:
         self._part, self._size, self._augment, self._finish = part, size, augment, finish
-        self._generator = generator
+        self._generator, self._processes = generator, processes
 
     def __call__(self) -> tuple[Tensor, Tensor]:
         """Inputs and labels of one batch."""
         rows = torch.arange(len(self._part))
         if len(self._part) > self._size:
             rows = torch.randperm(len(self._part), generator=self._generator)[: self._size]
-        rows = rows.to(self._part.labels.device)
-        x = self._augment(self._part.pool.get(rows), self._generator)
+        share, total = self._processes.share(len(rows)), len(rows)
+        rows = rows[share].to(self._part.labels.device)
+        x = self._augment(self._part.pool.get(rows), self._generator, share, total)
         return self._finish(x), self._part.labels[rows]
 
 
@@ -101,6 +115,7 @@ class Loop:
         model: the classifier.
         optimizer: its optimiser.
         method: what a step is.
+        engine: who does the method's steps.
         schedule: of the learning rate.
         learning_rate: that the schedule starts from.
         train: what is trained on.
@@ -111,9 +126,11 @@ class Loop:
         augment: what is done to inputs in training.
         finish: what makes encoded samples the model's input.
         epochs: passes over the training samples.
-        batch_size: samples a step.
+        batch_size: samples a step, those of all processes together.
         seed: of everything random.
         generator: of augmentation and clean batches, shared with :class:`CleanBatches`.
+        processes: who trains together. All have the same seed and draw the same numbers, so that the whole is what one
+            process would do; but for dropout, where each draws its own.
     """
 
     def __init__(
@@ -122,6 +139,7 @@ class Loop:
         model: nn.Module,
         optimizer: Optimizer,
         method: Method,
+        engine: Engine,
         schedule: Schedule,
         learning_rate: float,
         train: Part,
@@ -129,13 +147,15 @@ class Loop:
         select: str | None,
         patience: int | None,
         mislabelled: NDArray[np.bool_] | None,
-        augment: Augment,
+        augment: Augmentation,
         finish: Finish,
         epochs: int,
         batch_size: int,
         seed: int,
         generator: torch.Generator,
+        processes: Processes,
     ) -> None:
+        self.processes, self.engine = processes, engine
         self.model, self.optimizer, self.method, self.schedule = model, optimizer, method, schedule
         self.train, self.evaluated, self.select, self.patience = train, dict(evaluated), select, patience
         self.epochs, self.batch_size, self.seed, self.learning_rate = epochs, batch_size, seed, learning_rate
@@ -166,14 +186,16 @@ class Loop:
             return True
 
     def state(self) -> dict[str, Any]:
-        """Everything that a resumed run needs, as a tree of plain values and tensors."""
+        """Everything that a resumed run needs, as a tree of plain values and tensors; all processes ask for it."""
+        self.engine.check()  # nothing that went wrong is ever saved
+        self._put_together()
         return {
             "epoch": self.epoch,
             "step_of_epoch": self.step_of_epoch,
             "model": dict(self.model.state_dict()),
             "optimizer": self.optimizer.state_dict(),
             "method": self.method.state_dict(),
-            "random": {"draws": self._generator.get_state(), **_random_state(self.train.labels.device)},
+            "random": {"draws": self._generator.get_state(), **self._random_states()},
             "sums": self._sums,
             "values": self._values,
             "history": self.history,
@@ -189,6 +211,7 @@ class Loop:
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.method.load_state_dict(state["method"])
+            self.engine.reset()
         except (LookupError, RuntimeError, TypeError, ValueError) as error:
             reason = str(error).splitlines()[-1].strip()
             raise CheckpointError(
@@ -203,7 +226,8 @@ class Loop:
 
     def _run_epoch(self, watcher: Watcher) -> bool:
         batches = self._batches()
-        for x in self.train.pool.stream(batches[self.step_of_epoch :]):
+        own = [rows[self.processes.share(len(rows))] for rows in batches[self.step_of_epoch :]]
+        for x in self.train.pool.stream(own):
             self._step(x, batches[self.step_of_epoch], watcher)
             if self.step_of_epoch < len(batches):
                 if watcher.wants_stop():
@@ -216,14 +240,15 @@ class Loop:
     def _step(self, x: Tensor, rows: Tensor, watcher: Watcher) -> None:
         self.model.train()
         self.schedule.apply(self.optimizer, self.learning_rate, self.epoch * self._steps + self.step_of_epoch)
-        inputs = self._finish(self._augment(x, self._generator))
-        report = self.method.step(inputs, self.train.labels[rows], rows)
-        self._sums["loss"] += report.loss * len(rows)
+        share, total = self.processes.share(len(rows)), len(rows)
+        rows = rows[share]
+        inputs = self._finish(self._augment(x, self._generator, share, total))
+        report = self.engine.step(inputs, self.train.labels[rows], rows)
+        self._sums["loss"] += report.loss * total
         if report.meta_loss is not None:
             self._sums["meta_loss"] += report.meta_loss
             self._sums["meta_steps"] += 1
         if report.margins is not None:
-            self._sums["agreeing"] += (report.margins > 0).sum()
             self._values["margin"][rows] = report.margins.to(self._values["margin"].dtype)
         unknown = set(report.hyperparameters) - set(self.method.fields)
         if unknown:
@@ -237,8 +262,12 @@ class Loop:
         watcher.after_step(report)
 
     def _end_epoch(self, watcher: Watcher) -> None:
+        self.engine.check()
+        self._put_together()
         values = {name: tensor.cpu().numpy() for name, tensor in self._values.items()}
         record = self._record(values)
+        if self.processes.count > 1:  # the first process's word: other hardware may round otherwise
+            record, self.by_class = json.loads(self.processes.told(json.dumps([record, self.by_class])))
         self.history.append(record)
         self.epoch, self.step_of_epoch = self.epoch + 1, 0
         if self._is_better(record):
@@ -259,7 +288,7 @@ class Loop:
             "learning_rate": self.optimizer.param_groups[0]["lr"],
             "loss": sums["loss"] / len(self.train),
             "meta_loss": sums["meta_loss"] / sums["meta_steps"] if sums["meta_steps"] else None,
-            "train_agreement": sums["agreeing"] / len(self.train),
+            "train_agreement": float((values["margin"] > 0).sum()) / len(self.train),
         }
         for name, part in self.evaluated.items():
             found = Evaluation.of(self.logits(part), part.labels.cpu())
@@ -278,8 +307,12 @@ class Loop:
 
     def logits(self, part: Part) -> Tensor:
         """The model's logits for a part, ``(N, c)``, on the host."""
-        rows = torch.split(torch.arange(len(part), device=part.labels.device), _EVALUATION_BATCH)
-        return logits_of(self.model, part.pool.stream(rows), self._finish, 0)
+        device = part.labels.device
+        rows = torch.split(torch.arange(len(part), device=device), _evaluation_batch(part))
+        own = rows[self.processes.share(len(rows), least=1)]  # whole batches: they are computed as by one process
+        with autocast(device.type, self.engine.precision):
+            found = logits_of(self.model, part.pool.stream(own), self._finish, 0)
+        return found if len(own) == len(rows) else self.processes.gathered(found)[0]
 
     def _is_better(self, record: dict[str, Any]) -> bool:
         if self.select is None:
@@ -297,7 +330,7 @@ class Loop:
 
     def _begin_epoch(self) -> None:
         device, count = self.train.labels.device, len(self.train)
-        names = ("loss", "meta_loss", "meta_steps", "agreeing")
+        names = ("loss", "meta_loss", "meta_steps")
         self._sums = {name: torch.zeros((), dtype=torch.float64, device=device) for name in names}
         self._values = {
             name: torch.full((count,), torch.nan, device=device) for name in ("margin", *self.method.fields)
@@ -314,12 +347,38 @@ class Loop:
     def _own_random_state(self) -> Iterator[None]:
         device = self.train.labels.device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            torch.manual_seed(self.seed)
-            if self._random:
-                torch.set_rng_state(self._random["cpu"])
-                if device.type == "cuda" and "cuda" in self._random:
-                    torch.cuda.set_rng_state(self._random["cuda"], device)
+            rank = self.processes.rank
+            torch.manual_seed(_mixed(self.seed, self.epoch, self.step_of_epoch, rank) if rank else self.seed)
+            if _named("cpu", rank) in self._random:
+                torch.set_rng_state(self._random[_named("cpu", rank)])
+            if device.type == "cuda" and _named("cuda", rank) in self._random:
+                torch.cuda.set_rng_state(self._random[_named("cuda", rank)], device)
             yield
+
+    def _put_together(self) -> None:
+        """Give all processes the samples' values, and the model's statistics, that each has some of."""
+        self._values = {name: self.processes.merged(values) for name, values in self._values.items()}
+        even_out(self.model, self.processes)
+
+    def _random_states(self) -> dict[str, Tensor]:
+        """Of torch's own generators, in every process."""
+        device = self.train.labels.device
+        own = {"cpu": torch.get_rng_state()}
+        if device.type == "cuda":
+            own["cuda"] = torch.cuda.get_rng_state(device)
+        states: dict[str, Tensor] = {}
+        for name, state in own.items():
+            (of_all,) = self.processes.gathered(state.unsqueeze(0))
+            states |= {_named(name, rank): each for rank, each in enumerate(of_all)}
+        return states
+
+
+def _evaluation_batch(part: Part) -> int:
+    """Samples that are evaluated at once: on a GPU more of small ones, to keep it busy."""
+    if part.labels.device.type == "cpu" or not len(part):
+        return _EVALUATION_BATCH
+    size = part.pool.get(torch.zeros(1, dtype=torch.int64, device=part.labels.device)).numel()
+    return max(_EVALUATION_BATCH, _EVALUATION_NUMBERS // size)
 
 
 def steps_per_epoch(samples: int, batch_size: int) -> int:
@@ -340,17 +399,20 @@ def _sizes(samples: int, batch_size: int) -> list[int]:
     return [batch_size] * full + ([rest] if rest else [])
 
 
-def _mixed(seed: int, epoch: int) -> int:
-    """One seed for each epoch of each run."""
-    return int(np.random.SeedSequence((seed, epoch)).generate_state(1, np.uint64)[0] >> 1)
+def _mixed(*numbers: int) -> int:
+    """One seed for each epoch of each run, or whatever else the numbers count.
+
+    Example:
+        >>> _mixed(0, 1) == _mixed(0, 1), _mixed(0, 1) == _mixed(0, 2)
+        (True, False)
+    """
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
+
+
+def _named(generator: str, rank: int) -> str:
+    """What a checkpoint calls a process's generator."""
+    return f"{generator} {rank}" if rank else generator
 
 
 def _mean(values: NDArray[Any]) -> float | None:
     return float(values.mean(dtype=np.float64)) if len(values) else None
-
-
-def _random_state(device: torch.device) -> dict[str, Tensor]:
-    state = {"cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        state["cuda"] = torch.cuda.get_rng_state(device)
-    return state

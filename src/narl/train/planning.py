@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
+from narl.bilevel import Processes
 from narl.data import augmentation, encoding
 from narl.errors import OptionError
 from narl.train import architectures, defaults, methods
@@ -66,7 +67,10 @@ class Plan:
             num_classes=len(self.sets.train.classes),
             generator=torch.Generator().manual_seed(self.settings.seed),
         )
-        return model.to(self.recipe.device)
+        model = model.to(self.recipe.device)
+        images_on_gpu = self.sets.train.kind == "image" and self.recipe.device.startswith("cuda")
+        # GPUs' convolutions want a pixel's channels side by side.
+        return model.to(memory_format=torch.channels_last) if images_on_gpu else model  # type: ignore[call-overload,no-any-return]
 
     @property
     def schedule(self) -> Schedule:
@@ -184,7 +188,13 @@ def _check_method(spec: methods.MethodSpec, settings: Settings) -> None:
     spec.checked(settings.options)
 
 
-def method_for(plan: Plan, model: nn.Module, optimizer: Optimizer, clean: Draw | None) -> methods.Method:
+def method_for(
+    plan: Plan,
+    model: nn.Module,
+    optimizer: Optimizer,
+    clean: Draw | None,
+    processes: Processes | None = None,
+) -> methods.Method:
     """The method at the first step.
 
     Args:
@@ -192,6 +202,7 @@ def method_for(plan: Plan, model: nn.Module, optimizer: Optimizer, clean: Draw |
         model: that it trains.
         optimizer: the model's.
         clean: draws clean batches; None without a clean set.
+        processes: who trains together; None: this process alone.
 
     Returns:
         The method, the same each time, also if it draws from torch's global random state.
@@ -204,6 +215,7 @@ def method_for(plan: Plan, model: nn.Module, optimizer: Optimizer, clean: Draw |
         total_steps=plan.total_steps,
         num_samples=len(plan.sets.train),
         generator=torch.Generator().manual_seed(plan.settings.seed),
+        processes=processes or Processes.alone(),
     )
     with global_state_from(torch.Generator().manual_seed(plan.settings.seed)):
         return methods.build(plan.recipe.method, setting, **_options(plan.settings))
@@ -217,9 +229,10 @@ def optimizer_for(plan: Plan, model: nn.Module) -> Optimizer:
     """The model's optimiser at the first step."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     rate, decay = plan.recipe.learning_rate, plan.recipe.weight_decay
+    on_gpu = plan.recipe.device.startswith("cuda")
     if plan.recipe.optimizer == "sgd":
-        return SGD(parameters, lr=rate, momentum=plan.recipe.momentum, weight_decay=decay)
-    return AdamW(parameters, lr=rate, weight_decay=decay)
+        return SGD(parameters, lr=rate, momentum=plan.recipe.momentum, weight_decay=decay, fused=on_gpu)
+    return AdamW(parameters, lr=rate, weight_decay=decay, fused=on_gpu, capturable=on_gpu)
 
 
 def _options(settings: Settings) -> dict[str, Any]:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
 from narl.adjuster import Adjuster
-from narl.errors import NarlError, RunFolderError
+from narl.bilevel import Processes
+from narl.errors import NarlError, OptionError, RunFolderError
 from narl.train import checkpoint, methods, tuning
 from narl.train.adjusters import keep_adjusters, kept_adjusters, load_adjusters
 from narl.train.assembly import assemble
 from narl.train.defaults import Recipe
+from narl.train.distributed import check_same, tree_of_first
 from narl.train.environment import environment, threads
+from narl.train.following import Together
 from narl.train.keeper import Keeper, Observer, Unobserved
 from narl.train.loop import Loop
 from narl.train.planning import Plan, plan
@@ -48,6 +52,7 @@ def start(
     overwrite: bool = False,
     observer: Observer | None = None,
     tensorboard: bool = True,
+    processes: Processes | None = None,
 ) -> Outcome:
     """Begin a run in a new folder and train to the end, or until the observer wants to stop.
 
@@ -57,9 +62,10 @@ def start(
         overwrite: replace a run that is there.
         observer: who wants to see it go on.
         tensorboard: also write what TensorBoard shows, where it is installed.
+        processes: who trains together, all of them called alike; the first one writes the folder. None: this one.
 
     Returns:
-        How it ended.
+        How it ended; the first process knows the summary.
 
     Example:
         >>> import tempfile
@@ -75,50 +81,99 @@ def start(
         ('the run was finished already',)
     """
     # First: samples that cannot be read leave no folder behind, and replace no run that is there.
+    processes, observer = processes or Processes.alone(), observer or Unobserved()
+    _check_together(plan, processes)
     with threads(plan.recipe.threads):
-        loop: Loop | None = assemble(plan, (observer or Unobserved()).decoded)
+        loop: Loop | None = assemble(plan, observer.decoded, processes)
     if plan.settings.tune:
         loop = None  # made once more, with what is chosen
-    folder = _new_folder(plan, out, overwrite=overwrite)
+    folder = processes.first(lambda: _new_folder(plan, out, overwrite=overwrite, processes=processes.count))
     try:
-        return _train(plan, folder, observer or Unobserved(), tensorboard, loop)
+        return _train(plan, out, folder, observer, tensorboard, processes, loop)
     except RunFolderError:
         raise  # a full disk: the run goes on when there is room
     except NarlError:
-        if not any(folder.path.rglob("checkpoints/*")):
+        if folder is not None and not any(folder.path.rglob("checkpoints/*")):
             folder.discard()  # nothing to go on from: the way is free for a second try
         raise
 
 
-def resume(run: Path, *, observer: Observer | None = None, tensorboard: bool = True) -> Outcome:
+def resume(
+    run: Path, *, observer: Observer | None = None, tensorboard: bool = True, processes: Processes | None = None
+) -> Outcome:
     """Go on with a run that was stopped, from its last checkpoint.
 
     Args:
         run: its folder.
         observer: who wants to see it go on.
         tensorboard: also write what TensorBoard shows, where it is installed.
+        processes: who goes on together; any number, whatever number began.
 
     Returns:
         How it ended; at once if it was finished.
     """
-    folder = RunFolder.open(run)
+    processes = processes or Processes.alone()
+    folder = processes.first(lambda: RunFolder.open(run))
+    stored = processes.first(lambda: _stored(_there(folder)))
+    if processes.count > 1:
+        stored = json.loads(processes.told(json.dumps(stored)))
+    assert stored is not None
+    if stored["summary"] is not None:
+        return Outcome(run, True, stored["summary"], ("the run was finished already",))
+
+    def planned() -> Plan:
+        made = plan(Settings.from_json(stored["settings"]), Recipe(**stored["recipe"]))
+        state = stored["encoder"]
+        if made.sets.fingerprint() != stored["fingerprint"] or (state is not None and state != _state(made)):
+            raise RunFolderError(
+                f"the data of {run} has changed since the run began, so it cannot go on as it was: put the data back "
+                "as it was, or start a new run with --out"
+            )
+        return made
+
+    made = processes.together(planned)
+    _check_together(made, processes)
+    if stored["encoder"] is None:
+        processes.first(lambda: _complete(_there(folder), made, load_adjusters(made.settings.adjusters)))
+    return _train(made, run, folder, observer or Unobserved(), tensorboard, processes)
+
+
+def _stored(folder: RunFolder) -> dict[str, Any]:
+    """What a run's folder says of it, as plain values."""
     if (folder.path / "summary.json").exists():
-        return Outcome(folder.path, True, folder.read_json("summary.json"), ("the run was finished already",))
+        return {"summary": folder.read_json("summary.json")}
     with folder.understood() as config:
         settings, recipe = Settings.from_json(config["settings"]), Recipe(**config["recipe"])
         fingerprint: str = config["fingerprint"]
     began = (folder.path / "encoder.json").exists()
     if began:
         settings = replace(settings, adjusters=kept_adjusters(folder.path) or settings.adjusters)
-    made = plan(settings, recipe)
-    if made.sets.fingerprint() != fingerprint or (began and folder.read_json("encoder.json") != _state(made)):
-        raise RunFolderError(
-            f"the data of {run} has changed since the run began, so it cannot go on as it was: put the data back as it "
-            "was, or start a new run with --out"
+    return {
+        "summary": None,
+        "settings": settings.to_json(),
+        "recipe": asdict(recipe),
+        "fingerprint": fingerprint,
+        "encoder": folder.read_json("encoder.json") if began else None,
+    }
+
+
+def _there(folder: RunFolder | None) -> RunFolder:
+    """The folder, in the process that has it."""
+    assert folder is not None
+    return folder
+
+
+def _check_together(plan: Plan, processes: Processes) -> None:
+    """Refuse what several processes cannot do."""
+    if processes.count == 1:
+        return
+    if plan.settings.tune:
+        raise OptionError(
+            "--tune trains one candidate after the other, each with one process: tune without torchrun, and give what "
+            "was chosen with --option"
         )
-    if not began:
-        _complete(folder, made, load_adjusters(settings.adjusters))
-    return _train(made, folder, observer or Unobserved(), tensorboard)
+    recipe = {name: value for name, value in asdict(plan.recipe).items() if name != "threads"}
+    check_same(processes, {"data": plan.sets.fingerprint(), "recipe": recipe, "number of parameters": plan.parameters})
 
 
 def _state(plan: Plan) -> Any:
@@ -126,9 +181,11 @@ def _state(plan: Plan) -> Any:
     return json.loads(json.dumps(plan.encoder.state()))
 
 
-def _new_folder(plan: Plan, out: Path, *, overwrite: bool = False) -> RunFolder:
+def _new_folder(plan: Plan, out: Path, *, overwrite: bool = False, processes: int = 1) -> RunFolder:
     with threads(plan.recipe.threads):
         where = environment("cpu" if plan.recipe.device == "cpu" else "cuda")
+    if processes > 1:
+        where["processes"] = processes
     learned = load_adjusters(plan.settings.adjusters)  # they may be the ones of the run that gives way
     folder = RunFolder.create(out, config=plan.describe(), environment=where, overwrite=overwrite)
     _complete(folder, plan, learned)
@@ -143,49 +200,71 @@ def _complete(folder: RunFolder, plan: Plan, learned: list[Adjuster]) -> None:
 
 def _train(
     plan: Plan,
-    folder: RunFolder,
+    path: Path,
+    folder: RunFolder | None,
     observer: Observer,
     tensorboard: bool,
+    processes: Processes,
     loop: Loop | None = None,
 ) -> Outcome:
-    with folder.lock(), threads(plan.recipe.threads):
+    """Train on; only the first process has the folder."""
+    with ExitStack() as stack:
+        processes.first(lambda: stack.enter_context(_there(folder).lock()))
+        stack.enter_context(threads(plan.recipe.threads))
         if plan.settings.tune:
-            chosen = _tune(plan, folder, observer)
+            chosen = _tune(plan, _there(folder), observer)
             if chosen is None:
-                return Outcome(folder.path, False, {})
+                return Outcome(path, False, {})
             plan = replace(plan, settings=replace(plan.settings, options={**plan.settings.options, **chosen}))
-        loop = assemble(plan, observer.decoded) if loop is None else loop
-        checkpoints = folder.checkpoints
-        found = checkpoints.latest()
-        remarks = list(found.remarks)
-        if found.tree is not None:
-            loop.restore(found.tree)
-        elif folder.metrics() and not remarks:
+        trained = assemble(plan, observer.decoded, processes) if loop is None else loop
+        found = processes.first(lambda: _there(folder).checkpoints.latest())
+        tree = tree_of_first(processes, found.tree if found else None)
+        if tree is not None:
+            processes.together(lambda: trained.restore(tree))
+        remarks = list(found.remarks if found else ())
+        if folder is not None and tree is None and folder.metrics() and not remarks:
             remarks.append("no checkpoint is left, so the run begins anew")
-        folder.rewrite_metrics(loop.history)
-        folder.rewrite_times(loop.epoch)
-        record = SampleRecord.create(
-            folder.path, ("margin", *loop.method.fields), plan.sets.train.ids, plan.recipe.epochs
-        )
-        observer.begin(_title(plan), plan.recipe.epochs, plan.steps, loop.epoch * plan.steps + loop.step_of_epoch)
-
-        def save_model(epoch: int) -> None:
-            checkpoint.save(folder.path / "model.safetensors", {"epoch": epoch, "model": dict(loop.model.state_dict())})
-
-        keeper = Keeper(folder, loop, checkpoints, record, save_model, observer, tensorboard=tensorboard)
+        keeper = processes.first(lambda: _keeper(plan, _there(folder), trained, observer, tensorboard))
         try:
-            finished = loop.run(keeper)
-            if not finished:
-                return Outcome(folder.path, False, {}, tuple(remarks))
-            if loop.selected is None:
-                save_model(loop.epoch)
-            for number, adjuster in enumerate(_snapshots(loop), start=1):
-                adjuster.save(folder.path / f"adjuster-{number}.safetensors")
-            summary = summarise(loop, plan)
-            folder.write_json("summary.json", summary)
+            together = Together(processes, keeper, observer)
+            finished = trained.run(together if keeper is None or processes.count > 1 else keeper)
+            summary = processes.first(lambda: _conclude(plan, _there(folder), trained)) if finished else None
         finally:
-            keeper.close()
-    return Outcome(folder.path, True, summary, tuple(remarks))
+            if keeper is not None:
+                keeper.close()
+    return Outcome(path, finished, summary or {}, tuple(remarks))
+
+
+def _keeper(plan: Plan, folder: RunFolder, loop: Loop, observer: Observer, tensorboard: bool) -> Keeper:
+    """Who writes the run, from where the loop is."""
+    folder.rewrite_metrics(loop.history)
+    folder.rewrite_times(loop.epoch)
+    record = SampleRecord.create(folder.path, ("margin", *loop.method.fields), plan.sets.train.ids, plan.recipe.epochs)
+    observer.begin(_title(plan), plan.recipe.epochs, plan.steps, loop.epoch * plan.steps + loop.step_of_epoch)
+    return Keeper(
+        folder,
+        loop,
+        folder.checkpoints,
+        record,
+        lambda epoch: _save_model(folder, loop, epoch),
+        observer,
+        tensorboard=tensorboard,
+    )
+
+
+def _save_model(folder: RunFolder, loop: Loop, epoch: int) -> None:
+    checkpoint.save(folder.path / "model.safetensors", {"epoch": epoch, "model": dict(loop.model.state_dict())})
+
+
+def _conclude(plan: Plan, folder: RunFolder, loop: Loop) -> dict[str, Any]:
+    """Write the results of a run that is finished."""
+    if loop.selected is None:
+        _save_model(folder, loop, loop.epoch)
+    for number, adjuster in enumerate(_snapshots(loop), start=1):
+        adjuster.save(folder.path / f"adjuster-{number}.safetensors")
+    summary = summarise(loop, plan)
+    folder.write_json("summary.json", summary)
+    return summary
 
 
 def _tune(plan: Plan, folder: RunFolder, observer: Observer) -> dict[str, float] | None:
@@ -195,7 +274,9 @@ def _tune(plan: Plan, folder: RunFolder, observer: Observer) -> dict[str, float]
         settings = replace(plan.settings, tune=False, options={**plan.settings.options, **candidate})
         part = replace(plan, settings=settings, sets=replace(plan.sets, test=None))
         child = RunFolder.open(path) if (path / "config.json").exists() else _new_folder(part, path)
-        return (child.path / "summary.json").exists() or _train(part, child, observer, False).finished
+        if (child.path / "summary.json").exists():
+            return True
+        return _train(part, path, child, observer, False, Processes.alone()).finished
 
     return tuning.choose(folder, methods.get(str(plan.recipe.method)).grid(), train)
 

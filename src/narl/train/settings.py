@@ -10,6 +10,9 @@ from typing import Any, final
 from narl.data.read import Columns
 from narl.errors import ConfigError, OptionError, nearest
 
+ENGINES = ("auto", "eager")
+PRECISIONS = ("auto", "float32", "bfloat16")
+
 
 @final
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Settings:
         text_length: tokens a text is cut to.
         augment: how training images are varied.
         epochs: passes over the training samples.
-        batch_size: samples a step.
+        batch_size: samples a step, of all processes together.
         clean_batch_size: clean samples a meta step.
         optimizer: ``"sgd"`` or ``"adamw"``.
         learning_rate: that the schedule starts from.
@@ -48,6 +51,8 @@ class Settings:
         patience: stop after so many epochs without a better one on the held-out clean samples.
         seed: of everything random.
         device: ``"auto"``, ``"cpu"``, ``"cuda"`` …
+        engine: ``"auto"``: the fastest that does the same training; ``"eager"``: steps as they are written.
+        precision: ``"float32"``, ``"bfloat16"``, or ``"auto"``: bfloat16 on GPUs that have it.
         threads: of torch on the CPU; a resumed run uses as many, since rounding depends on it.
         workers: threads that decode images.
         memory_limit: bytes up to which decoded images are held in memory.
@@ -87,6 +92,8 @@ class Settings:
     patience: int | None = None
     seed: int = 0
     device: str = "auto"
+    engine: str = "auto"
+    precision: str = "auto"
     threads: int | None = None
     workers: int | None = None
     memory_limit: int = 2**30
@@ -107,9 +114,12 @@ class Settings:
             value = getattr(self, name)
             if value is not None and not (isinstance(value, (int, float)) and 0 <= value <= most):
                 raise OptionError(f"{_flag(name)} = {value!r} makes no sense: give a number from 0 to {most:g}")
-        for name in ("data", "layout", "clean", "test", "overlap", "device"):
+        for name in ("data", "layout", "clean", "test", "overlap", "device", "engine", "precision"):
             if not isinstance(getattr(self, name), str):
                 raise OptionError(f"{_flag(name)} = {getattr(self, name)!r} is no text: write str(...)")
+        for name, known in {"engine": ENGINES, "precision": PRECISIONS}.items():
+            if getattr(self, name) not in known:
+                raise OptionError(f"{_flag(name)} = {getattr(self, name)!r} is unknown: use {' or '.join(known)}")
         if self.learning_rate == 0:
             raise OptionError("--learning-rate = 0 learns nothing: give a number above 0")
         if self.heldout is not None and not (isinstance(self.heldout, (int, float)) and 0 <= self.heldout < 1):

@@ -63,6 +63,8 @@ class Adjusted(meta.MetaMethod):
     ) -> None:
         adjuster = Adjuster(loss, setting.class_counts, families, hidden, margin, generator=setting.generator)
         self.adjuster = adjuster.to(setting.device)
+        if self.adjuster.running is not None:
+            self.adjuster.running.reserve(setting.num_samples)
         decay = _DECAYS[margin] if adjuster_weight_decay is None else adjuster_weight_decay
         super().__init__(setting, self.adjuster, adjuster_weight_decay=decay, **options)
         self.fields = tuple(self.adjuster.spans)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -12,12 +12,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from narl.adjuster import Adjuster, margin
-from narl.bilevel import StepReport
+from narl.bilevel import MetaStep, Processes, StepReport
 from narl.bilevel.calls import Inputs, call, restore, snapshot
 from narl.bilevel.hypergradient import check_training_allowed
 from narl.bilevel.refusals import refuse_no_labels, refuse_not_finite
+from narl.bilevel.turns import Turn, give_gradients, met, take_gradients
 from narl.checks import check_targets
 from narl.errors import CheckpointError, NarlError, OptionError
+
+_ALONE = Processes.alone()
 
 
 @final
@@ -33,6 +36,7 @@ class Setting:
         total_steps: how many steps the training will have.
         num_samples: how many training samples there are; their ids are ``0 … num_samples - 1``.
         generator: where initial weights come from; on the CPU.
+        processes: who trains together; each is given its own share of every batch, the clean ones included.
 
     Example:
         >>> model = nn.Linear(4, 3)
@@ -49,6 +53,7 @@ class Setting:
     total_steps: int
     num_samples: int
     generator: torch.Generator
+    processes: Processes = _ALONE
 
     def __post_init__(self) -> None:
         """Refuse numbers that are none."""
@@ -67,6 +72,26 @@ class Setting:
         return len(self.class_counts)
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class Move:
+    """What a step of a method is, so that an engine can do it in the method's place.
+
+    Args:
+        phase: two moves of one method with equal phases are the same computation on other tensors.
+        loss: ``(logits, y, ids) -> (N,)``.
+        observe: ``(logits, y, ids)`` to values by name and margins, each ``(N,)``; once a step.
+        learned: the module whose ``loss`` and ``observe`` these are, if it is one that is learned.
+        meta: what moves the learned loss first, in meta steps.
+    """
+
+    phase: Hashable
+    loss: Callable[..., Tensor]
+    observe: Callable[..., tuple[dict[str, Tensor], Tensor]]
+    learned: nn.Module | None = None
+    meta: MetaStep | None = None
+
+
 class Method(ABC):
     """A way to train a classifier on noisy labels, one batch at a time.
 
@@ -74,7 +99,8 @@ class Method(ABC):
     does to the classifier. A method that is no more than a loss is a :class:`LossMethod`.
 
     ``name`` is how the method is called, ``fields`` names the values that its reports hold for every sample, and
-    ``adjuster`` is the adjuster that it learns, None if it learns none.
+    ``adjuster`` is the adjuster that it learns, None if it learns none. ``distributed`` says that several processes can
+    train with it: the classifier moves by all of their gradients, and what it remembers of samples it tells the others.
 
     Example:
         >>> class Nothing(Method):
@@ -87,6 +113,7 @@ class Method(ABC):
     name: str = ""
     fields: tuple[str, ...] = ()
     adjuster: Adjuster | None = None
+    distributed: bool = False
 
     @abstractmethod
     def step(self, x: Inputs, y: Tensor, ids: Tensor) -> StepReport:
@@ -103,6 +130,14 @@ class Method(ABC):
         Raises:
             NonFiniteError: the loss or its gradient is not finite; model and optimiser are as they were.
         """
+
+    def move(self) -> Move | None:
+        """What :meth:`step` would do now, for an engine that does it instead; None if that cannot be said."""
+        return None
+
+    def moved(self) -> None:
+        """An engine has done what :meth:`move` said: count the step."""
+        raise NotImplementedError(f"{type(self).__name__} says what its steps are, but not how they are counted")
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed training needs besides model and optimiser: dicts, lists, numbers, strings and tensors.
@@ -141,6 +176,29 @@ class LossMethod(Method):
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
         self.steps = 0
+        if type(self).observe is LossMethod.observe and type(self).state_dict is LossMethod.state_dict:
+            self.distributed = True  # it remembers nothing of samples
+
+    @property
+    def phase(self) -> Hashable | None:
+        """What in Python the loss depends on, beside the tensors: equal phases, equal computations.
+
+        None, unless a method says better: every step runs as it is written. A method whose loss is always the same
+        function of ``logits``, ``y`` and ``ids``, without a look at their values, can say ``()``, and is captured as a
+        graph on GPUs.
+        """
+        return None
+
+    @final
+    def move(self) -> Move | None:
+        """What the step is; None without a :attr:`phase`."""
+        phase = self.phase
+        return None if phase is None else Move(phase, self.values, self.observe)
+
+    @final
+    def moved(self) -> None:
+        """Count the step."""
+        self.steps += 1
 
     @abstractmethod
     def values(self, logits: Tensor, y: Tensor, ids: Tensor) -> Tensor:
@@ -172,7 +230,12 @@ class LossMethod(Method):
     def step(self, x: Inputs, y: Tensor, ids: Tensor) -> StepReport:
         """Train on one batch, by the mean of :meth:`values`."""
         loss, logits = descend(
-            self.setting.model, self.setting.optimizer, x, y, lambda logits: self.values(logits, y, ids)
+            self.setting.model,
+            self.setting.optimizer,
+            x,
+            y,
+            lambda logits: self.values(logits, y, ids),
+            processes=self.setting.processes,
         )
         with torch.no_grad():
             fields, margins = self.observe(logits, y, ids)
@@ -189,7 +252,14 @@ class LossMethod(Method):
 
 
 def descend(
-    model: nn.Module, optimizer: Optimizer, x: Inputs, y: Tensor, values: Callable[[Tensor], Tensor]
+    model: nn.Module,
+    optimizer: Optimizer,
+    x: Inputs,
+    y: Tensor,
+    values: Callable[[Tensor], Tensor],
+    *,
+    processes: Processes = _ALONE,
+    wait: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """One step of the classifier down a loss: forward, backward, the optimiser's step.
 
@@ -201,9 +271,11 @@ def descend(
         x: inputs: a tensor, a tuple of positional arguments or a mapping of named ones.
         y: labels, class indices ``(N,)`` or probabilities ``(N, c)``.
         values: the loss, from logits ``(N, c)`` to ``(N,)``, or to their mean.
+        processes: who trains together, each with its share of the batch: :attr:`Setting.processes`.
+        wait: whether ``values`` exchanges sums with other processes, so that all must get that far.
 
     Returns:
-        The mean loss and the logits, without gradient.
+        The mean loss of all processes and the logits of this one, without gradient.
 
     Raises:
         NonFiniteError: the loss or its gradient is not finite.
@@ -218,21 +290,28 @@ def descend(
         torch.Size([2, 3])
     """
     check_training_allowed()
-    refuse_no_labels(y)
     buffers = snapshot(model)
+
+    def forward() -> Tensor:
+        refuse_no_labels(y)
+        logits = call(model, x, len(y))
+        check_targets(y, num_classes=logits.shape[1], num_samples=len(logits))
+        return logits
+
     try:
-        with torch.enable_grad():
-            logits = call(model, x, len(y))
-            check_targets(y, num_classes=logits.shape[1], num_samples=len(logits))
+        with Turn(processes) as turn, torch.enable_grad():
+            logits = met(forward, processes, wait=wait)
             loss = _mean(values(logits), len(y))
             optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
-        refuse_not_finite(loss.detach(), optimizer)
+            give_gradients(turn, loss.detach(), optimizer, len(y))
+        loss = take_gradients(turn, optimizer)
+        refuse_not_finite(loss, optimizer)
     except NarlError:
         restore(model, buffers)
         raise
     optimizer.step()
-    return loss.detach(), logits.detach()
+    return loss, logits.detach()
 
 
 def _mean(values: Tensor, num_samples: int) -> Tensor:

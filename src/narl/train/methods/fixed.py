@@ -78,6 +78,11 @@ class FixedLoss(LossMethod):
         self.hyperparameters = spec(self.loss).checked(hyperparameters)
         self._function = _FUSED.get(self.loss.function, self.loss.function)
 
+    @property
+    def phase(self) -> tuple[()]:
+        """Always the same."""
+        return ()
+
     def values(self, logits: Tensor, y: Tensor, ids: Tensor) -> Tensor:
         """The loss of every sample, ``(N,)``."""
         return self._function(logits, y, **self.hyperparameters)

@@ -176,6 +176,8 @@ class Forward(LossMethod):
         torch.Size([2, 2])
     """
 
+    distributed = True
+
     def __init__(self, setting: Setting, matrix: Matrix | None = None) -> None:
         super().__init__(setting)
         self.matrix: Tensor | None = None
@@ -189,6 +191,13 @@ class Forward(LossMethod):
             self._predictions = table.to(setting.device)
         self._estimate_at = max(1, round(setting.total_steps / 3))
 
+    @property
+    def phase(self) -> str | None:
+        """Before or after the matrix is known; the step that estimates it is like no other."""
+        if self._log_matrix is not None:
+            return "corrected"
+        return None if self.steps + 1 >= self._estimate_at else "uncorrected"
+
     def values(self, logits: Tensor, y: Tensor, ids: Tensor) -> Tensor:
         """Cross entropy, corrected once there is a matrix, ``(N,)``."""
         if self._log_matrix is None:
@@ -198,8 +207,10 @@ class Forward(LossMethod):
     def observe(self, logits: Tensor, y: Tensor, ids: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """The margins; predictions are kept until the matrix is estimated from them."""
         if self._predictions is not None:
+            predictions = at_least_float32(logits).softmax(dim=1).half()
+            predictions, ids_of_all = self.setting.processes.gathered(predictions, ids)
             try:
-                self._predictions[ids.long()] = at_least_float32(logits).softmax(dim=1).half()
+                self._predictions[ids_of_all.long()] = predictions
             except IndexError:
                 raise SampleIdsError(
                     f"sample ids run up to {int(ids.max())} but the training set has {len(self._predictions)} samples: "
@@ -259,7 +270,9 @@ class Forward(LossMethod):
         finally:
             for module, mode in modes.items():
                 module.training = mode
-        return torch.cat([p for p, _ in rows]), torch.cat([y for _, y in rows])
+        predictions, labels = torch.cat([p for p, _ in rows]), torch.cat([y for _, y in rows])
+        predictions, labels = self.setting.processes.gathered(predictions, labels)
+        return predictions, labels
 
 
 SPEC = MethodSpec(

@@ -5,14 +5,16 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any, Protocol, final
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Adam
 
 from narl.bilevel import MetaStep, StepReport
 from narl.bilevel.calls import Inputs
+from narl.bilevel.step import observed
 from narl.bilevel.tangents import KINDS
+from narl.bilevel.turns import couples
 from narl.errors import OptionError
-from narl.train.methods.base import Method, Setting, descend
+from narl.train.methods.base import Method, Move, Setting, descend
 from narl.train.methods.spec import Option
 
 
@@ -96,6 +98,8 @@ class MetaMethod(Method):
         tangent: see :func:`narl.hypergradient`.
     """
 
+    distributed = True
+
     def __init__(
         self,
         setting: Setting,
@@ -125,7 +129,14 @@ class MetaMethod(Method):
             every=every,
             virtual=virtual,
             tangent=tangent,
-            adjuster_optimizer=Adam(learned.parameters(), lr=self.adjuster_lr, weight_decay=adjuster_weight_decay),
+            adjuster_optimizer=Adam(
+                learned.parameters(),
+                lr=self.adjuster_lr,
+                weight_decay=adjuster_weight_decay,
+                fused=setting.device.type == "cuda",
+                capturable=setting.device.type == "cuda",
+            ),
+            processes=setting.processes,
         )
 
     @property
@@ -138,11 +149,36 @@ class MetaMethod(Method):
         """Train on one batch."""
         if self._follow:
             self._follow_schedule()
-        in_warmup = self.steps < self.warmup_steps
-        report = self._plain_step(x, y, ids) if in_warmup else self._meta.step(x, y, self.setting.clean, ids)
+        warm = self._is_warm
+        report = self._meta.step(x, y, self.setting.clean, ids) if warm else self._plain_step(x, y, ids)
+        self._count()
+        return report
+
+    @final
+    def move(self) -> Move | None:
+        """What the step is; None for a learned loss that is no module, or a tangent that was asked for by name."""
+        if not isinstance(self._learned, nn.Module) or self._meta.tangent not in ("auto", "forward"):
+            return None
+        if self._follow:
+            self._follow_schedule()
+        meta = self._meta if self._is_warm and self._meta.is_due else None
+        phase = "plain" if meta is None else "meta"
+        return Move(phase, self._learned.loss, self._learned.observe, self._learned, meta)
+
+    @final
+    def moved(self) -> None:
+        """Count the step."""
+        if self._is_warm:
+            self._meta.steps += 1
+        self._count()
+
+    @property
+    def _is_warm(self) -> bool:
+        return self.steps >= self.warmup_steps
+
+    def _count(self) -> None:
         self.steps += 1
         self.after_step()
-        return report
 
     @abstractmethod
     def after_step(self) -> None:
@@ -165,10 +201,16 @@ class MetaMethod(Method):
 
     def _plain_step(self, x: Inputs, y: Tensor, ids: Tensor) -> StepReport:
         loss, logits = descend(
-            self.setting.model, self.setting.optimizer, x, y, lambda logits: self._learned.loss(logits, y, ids)
+            self.setting.model,
+            self.setting.optimizer,
+            x,
+            y,
+            lambda logits: self._learned.loss(logits, y, ids),
+            processes=self.setting.processes,
+            wait=couples(self._learned),
         )
         self._meta.adjuster_optimizer.zero_grad(set_to_none=True)  # the backward pass came by
-        fields, margins = self._learned.observe(logits, y, ids)
+        fields, margins = observed(self._learned, logits, y, ids, self.setting.processes)
         return StepReport(loss, None, fields, margins)
 
     def _follow_schedule(self) -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from narl.adjuster import margin
+from narl.bilevel import Processes
 from narl.train.methods import meta
 from narl.train.methods.base import Setting
 from narl.train.methods.fixed import cross_entropy
@@ -26,6 +27,7 @@ class WeightNet(nn.Module):
     Args:
         hidden: units of the hidden layer.
         generator: where the initial weights come from; torch's global one if omitted.
+        processes: who has the other samples of the batch; None: nobody.
 
     Example:
         >>> net = WeightNet(generator=torch.Generator().manual_seed(0))
@@ -37,8 +39,11 @@ class WeightNet(nn.Module):
     NeurIPS 2019.
     """
 
-    def __init__(self, hidden: int = 100, *, generator: torch.Generator | None = None) -> None:
+    def __init__(
+        self, hidden: int = 100, *, generator: torch.Generator | None = None, processes: Processes | None = None
+    ) -> None:
         super().__init__()
+        self.processes = processes or Processes.alone()
         # On the meta device nothing is drawn from the global random state.
         self.hidden = nn.Linear(1, hidden, device="meta").to_empty(device="cpu")
         self.output = nn.Linear(hidden, 1, device="meta").to_empty(device="cpu")
@@ -57,8 +62,13 @@ class WeightNet(nn.Module):
         """The weighted cross entropy of every sample, ``(N,)``; the weights of a batch have the mean 1."""
         values = cross_entropy(logits, targets)
         weights = self.weights(values.detach())
-        total = weights.mean()
+        total = weights.mean() if self.processes.count == 1 else self._mean(weights)
         return values * (weights / torch.where(total > 0, total, 1.0)).to(values.dtype)
+
+    def _mean(self, weights: Tensor) -> Tensor:
+        """Over the samples of all processes."""
+        sums = self.processes.sum(torch.stack([weights.sum(), weights.new_tensor(len(weights))]))
+        return sums[0] / sums[1]
 
     @torch.no_grad()
     def observe(self, logits: Tensor, targets: Tensor, ids: Tensor | None = None) -> tuple[dict[str, Tensor], Tensor]:
@@ -91,7 +101,8 @@ class MetaWeightNet(meta.MetaMethod):
     fields = ("weight",)
 
     def __init__(self, setting: Setting, *, hidden: int = 100, **options: Any) -> None:
-        self.net = WeightNet(hidden, generator=setting.generator).to(setting.device)
+        net = WeightNet(hidden, generator=setting.generator, processes=setting.processes)
+        self.net = net.to(setting.device)
         super().__init__(setting, self.net, **options)
 
     def after_step(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias, final
 from torch import Tensor
 
 from narl.adjuster import AdjustedLoss, Adjuster
+from narl.bilevel.step import observed
 from narl.errors import OptionError
 from narl.losses import RobustLoss
 from narl.train.methods.base import LossMethod, Setting
@@ -38,6 +39,8 @@ class Transferred(LossMethod):
         tensor([0.3000, 0.3000, 0.3000])
     """
 
+    distributed = True
+
     def __init__(self, setting: Setting, loss: str, adjusters: Given | Sequence[Given] | None) -> None:
         super().__init__(setting)
         listed: Any = adjusters if isinstance(adjusters, (list, tuple)) else [adjusters]
@@ -49,6 +52,8 @@ class Transferred(LossMethod):
         learned = [Adjuster.load(given) if isinstance(given, (str, os.PathLike)) else given for given in listed]
         self.criterion = AdjustedLoss(learned, setting.class_counts, reduction="none").to(setting.device)
         first = self.criterion.at(0.0)
+        if first.running is not None:
+            first.running.reserve(setting.num_samples)
         if first.robust_loss.name != loss.lower():
             raise OptionError(
                 f"the adjuster adjusts {first.robust_loss.name!r}, not {loss!r}: choose the method of its loss, "
@@ -61,13 +66,20 @@ class Transferred(LossMethod):
         """The snapshot that serves now."""
         return self.criterion.at(min(self.steps / self.setting.total_steps, 1.0))
 
+    @property
+    def phase(self) -> int:
+        """Which snapshot serves."""
+        return list(self.criterion.snapshots).index(self.current)
+
     def values(self, logits: Tensor, y: Tensor, ids: Tensor) -> Tensor:
         """The loss of every sample with its own hyperparameters, ``(N,)``."""
         return self.current.loss(logits, y, ids)
 
     def observe(self, logits: Tensor, y: Tensor, ids: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """Every sample's hyperparameters and margin; running margins are remembered."""
-        return self.current.observe(logits, y, ids)
+        fields, margins = observed(self.current, logits, y, ids, self.setting.processes)
+        assert margins is not None
+        return fields, margins
 
     def state_dict(self) -> dict[str, Any]:
         """Steps and adjusters, with the samples' running margins."""

@@ -1,0 +1,73 @@
+"""Engines: how a method's steps are computed.
+
+``eager`` does them as the method has written them. ``auto`` does the same training faster where it can: on NVIDIA GPUs
+a step is a few compiled functions (:mod:`narl.bilevel.passes`), captured as one CUDA graph.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from narl.train.engine.base import Engine, autocast
+from narl.train.engine.captured import CapturedEngine, Clean
+from narl.train.methods import Method
+
+__all__ = ["Engine", "autocast", "make", "precision_of"]
+
+_TYPES = {"float32": None, "bfloat16": torch.bfloat16}
+
+# Compiling takes about as long as this many steps of ResNet-32 save by it.
+STEPS_WORTH_COMPILING = 10_000
+
+
+def make(
+    name: str,
+    method: Method,
+    model: nn.Module,
+    optimizer: Optimizer,
+    clean: Clean | None,
+    *,
+    rows: int,
+    steps: int,
+    precision: str = "float32",
+    processes: int = 1,
+) -> Engine:
+    """The engine of that name.
+
+    Args:
+        name: ``"auto"`` or ``"eager"``.
+        method: what a step is.
+        model: that it trains.
+        optimizer: the model's.
+        clean: draws clean batches; None without a clean set.
+        rows: samples of a full batch.
+        steps: of the whole run: a short one is over before compiling would have paid.
+        precision: ``"float32"`` or ``"bfloat16"``.
+        processes: how many train together; several run eagerly.
+    """
+    kind = next(model.parameters()).device.type
+    if name == "eager" or kind != "cuda" or processes > 1:
+        return Engine(method, _TYPES[precision])
+    return CapturedEngine(
+        method,
+        model,
+        optimizer,
+        clean,
+        rows=rows,
+        precision=_TYPES[precision],
+        compiled=steps >= STEPS_WORTH_COMPILING,
+    )
+
+
+def precision_of(asked: str, device: str) -> str:
+    """The precision that is meant: ``"auto"`` is bfloat16 on GPUs that have it, float32 elsewhere.
+
+    Example:
+        >>> precision_of("auto", "cpu")
+        'float32'
+    """
+    if asked != "auto":
+        return asked
+    return "bfloat16" if device.startswith("cuda") and torch.cuda.is_bf16_supported(False) else "float32"

@@ -1,0 +1,170 @@
+"""Steps captured as CUDA graphs: the host starts one graph a step instead of hundreds of kernels."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor, fx, nn
+from torch.optim import Optimizer
+
+from narl.bilevel import StepReport
+from narl.errors import NarlWarning
+from narl.train.engine.base import Engine
+from narl.train.engine.iteration import Iteration
+from narl.train.methods import Method, Move
+
+Clean = Callable[[], tuple[Tensor, Tensor]]
+
+_LOOK_EVERY = 200  # steps between two looks at whether all was finite
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Captured:
+    graph: torch.cuda.CUDAGraph
+    report: StepReport
+
+
+@final
+class CapturedEngine(Engine):
+    """Replays a graph for each phase of the method; batches of another shape, and what cannot be captured, run eagerly.
+
+    The first step of a phase is prepared and captured; what fails there is said in one line, and tried with less:
+    first without compiled kernels, then without graphs.
+
+    Args:
+        method: what a step is.
+        model: that it trains.
+        optimizer: the model's.
+        clean: draws clean batches; None without a clean set.
+        rows: samples of a full batch.
+        precision: of autocast; None: the model's own.
+        compiled: whether kernels are compiled.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        model: nn.Module,
+        optimizer: Optimizer,
+        clean: Clean | None,
+        *,
+        rows: int,
+        precision: torch.dtype | None,
+        compiled: bool,
+    ) -> None:
+        super().__init__(method, precision)
+        self._model, self._optimizer, self._clean, self._rows = model, optimizer, clean, rows
+        self._levels = [*([_compile] if compiled else []), None]
+        self._steps = 0
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the graphs: the tensors that they work on have been replaced."""
+        self._iteration: Iteration | None = None
+        self._graphs: dict[Hashable, _Captured] = {}
+        self._pool: Any = None
+        self._batch: tuple[Tensor, Tensor, Tensor] | None = None
+        self._clean_batch: tuple[Tensor, Tensor] | None = None
+
+    def step(self, x: Tensor, y: Tensor, ids: Tensor) -> StepReport:
+        """Train on one batch."""
+        move = self.method.move() if self._levels and isinstance(x, Tensor) and len(x) == self._rows else None
+        if move is None:
+            return self.eagerly(x, y, ids)
+        clean = self._clean() if move.meta is not None and self._clean is not None else None
+        found = self._graphs.get(move.phase) or self._build(move, x, y, ids, clean)
+        if found is None:
+            return self.eagerly(x, y, ids)
+        assert self._iteration is not None
+        self._bring(x, y, ids, clean)
+        self._iteration.refresh()
+        found.graph.replay()
+        self.method.moved()
+        self._steps += 1
+        if self._steps % _LOOK_EVERY == 0:
+            self.check()
+        return found.report
+
+    def _bring(self, x: Tensor, y: Tensor, ids: Tensor, clean: tuple[Tensor, Tensor] | None) -> None:
+        """Copy a batch to where the graphs look for it."""
+        for fixed, given in zip(self._batch or (), (x, y, ids), strict=True):
+            fixed.copy_(given)
+        for fixed, given in zip(self._clean_batch or (), clean or (), strict=False):
+            fixed.copy_(given)
+
+    def check(self) -> None:
+        """Refuse to go on once a step was not finite."""
+        if self._iteration is not None:
+            self._iteration.check()
+
+    def _build(
+        self, move: Move, x: Tensor, y: Tensor, ids: Tensor, clean: tuple[Tensor, Tensor] | None
+    ) -> _Captured | None:
+        while self._levels:
+            try:
+                found = self._capture(move, x, y, ids, clean)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:
+                failed = self._levels.pop(0)
+                self.reset()
+                without = "compiled kernels" if failed is not None else "CUDA graphs"
+                reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
+                warnings.warn(
+                    f"{type(self._model).__name__} with {self.method.name} trains without {without} ({reason})",
+                    NarlWarning,
+                    stacklevel=2,
+                )
+            else:
+                self._graphs[move.phase] = found
+                return found
+        return None
+
+    def _capture(self, move: Move, x: Tensor, y: Tensor, ids: Tensor, clean: tuple[Tensor, Tensor] | None) -> _Captured:
+        if self._iteration is None:
+            self._iteration = Iteration(self._model, self._optimizer, precision=self.precision, compile=self._levels[0])
+            self._batch = (_room(x), torch.empty_like(y), torch.empty_like(ids))
+            self._pool = torch.cuda.graph_pool_handle()
+        if clean is not None and self._clean_batch is None:
+            self._clean_batch = (_room(clean[0]), torch.empty_like(clean[1]))
+        assert self._batch is not None
+        self._bring(x, y, ids, clean)
+        apart = torch.cuda.Stream()
+        apart.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(apart), torch.no_grad(), _fastest_convolutions(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch's own parts about each other
+            for _ in range(2):  # kernels are chosen in the first run
+                self._iteration.prepare(move, *self._batch, self._clean_batch)
+        torch.cuda.current_stream().wait_stream(apart)
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()  # graphs have memory of their own
+        graph = torch.cuda.CUDAGraph()
+        with _fastest_convolutions(), torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            report = self._iteration.run(move, *self._batch, self._clean_batch)
+        return _Captured(graph, report)
+
+
+def _room(x: Tensor) -> Tensor:
+    """A place for such a batch; images channels last, as convolutions like it."""
+    return torch.empty_like(x, memory_format=torch.channels_last if x.dim() == 4 else torch.contiguous_format)
+
+
+@contextlib.contextmanager
+def _fastest_convolutions() -> Iterator[None]:
+    """Inside, cuDNN tries what it has and takes the fastest."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
+def _compile(graph: fx.GraphModule) -> Callable[..., Any]:
+    return torch.compile(graph, dynamic=False, fullgraph=True)

@@ -1,0 +1,276 @@
+"""One step of training as a sequence of plain functions on plain tensors: no autograd graph, no look at a value.
+
+The same training as ``Method.step``, in a form that can be compiled and captured. The order of a meta iteration is in
+``narl/bilevel/README.md``; here the tangent pass takes the values that the forward pass left.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
+from torch.optim import Optimizer
+
+from narl.bilevel import MetaStep, StepReport
+from narl.bilevel.flat import Layout
+from narl.bilevel.optimizers import trained_parameters
+from narl.bilevel.passes import Compile, Left, Passes
+from narl.bilevel.slopes import CleanSlope, Slopes
+from narl.errors import NonFiniteError, OptionError, TangentError
+from narl.train.engine.rates import Rates
+from narl.train.methods import Move
+
+_TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}
+
+
+@final
+class Iteration:
+    """The steps of a model at one batch shape.
+
+    :meth:`prepare` traces and compiles; :meth:`run` does a step, and can be captured once it has been prepared.
+
+    Args:
+        model: the classifier, in training mode.
+        optimizer: its optimiser, whose state is filled in.
+        precision: of autocast; None: the model's own.
+        compile: makes a fast function of a graph; None: graphs run as they are.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *,
+        precision: torch.dtype | None = None,
+        compile: Compile | None = None,
+    ) -> None:
+        if len(optimizer.param_groups) > 1:
+            raise OptionError("its optimiser has several groups of parameters")
+        self._model, self._optimizer, self._precision, self._compile = model, optimizer, precision, compile
+        self._trained = trained_parameters(model, optimizer)
+        self._weights = [parameter.detach() for parameter in model.parameters()]
+        self._place_of = {name: place for place, (name, _) in enumerate(model.named_parameters())}
+        self._layout = Layout([parameter.detach() for parameter in self._trained.values()])
+        self._passes: dict[tuple[Any, ...], Passes] = {}
+        self._slopes: Slopes | None = None
+        self._clean: CleanSlope | None = None
+        device = self._weights[0].device
+        self._bad = torch.zeros((), device=device)
+        self._bad_tangent = torch.zeros((), device=device)
+        fill_state(optimizer)
+        self._rates = Rates(optimizer)
+        self._learned_rates: Rates | None = None
+        self._guard(optimizer)
+
+    def refresh(self) -> None:
+        """Take over what schedules have set."""
+        self._rates.refresh()
+        if self._learned_rates is not None:
+            self._learned_rates.refresh()
+
+    def check(self) -> None:
+        """Refuse to go on once a step was not finite; its update and all later ones have been left out."""
+        if bool(self._bad):
+            raise NonFiniteError(
+                "the training loss, the clean loss or a gradient is not finite: training diverged; lower the learning "
+                "rate or check the inputs"
+            )
+        if bool(self._bad_tangent):
+            raise TangentError(
+                f"{type(self._model).__name__} gives another function when its tangent pass repeats the first one: "
+                "use --engine eager"
+            )
+
+    def prepare(self, move: Move, x: Tensor, y: Tensor, ids: Tensor, clean: tuple[Tensor, Tensor] | None) -> None:
+        """Trace what a step needs and run each function once; weights and memories stay as they are.
+
+        Args:
+            move: what the step is.
+            x: inputs ``(N, …)``; only the shape counts, here and below.
+            y: labels.
+            ids: of the samples, ``(N,)``.
+            clean: a clean batch, for a meta step.
+        """
+        left = self._try(x, tangents=move.learned is not None)
+        if move.learned is not None and self._slopes is None:
+            self._slopes = Slopes(move.learned, left.logits, y, ids, compile=self._compile)
+            self._slopes.slope(left.logits, y, ids)
+            self._slopes.observed(left.logits, y, ids, remember=False)
+            self._slopes.response(left.logits, y, ids, torch.zeros_like(left.logits))
+        if move.meta is not None:
+            assert clean is not None
+            if self._learned_rates is None:
+                fill_state(move.meta.adjuster_optimizer)
+                self._learned_rates = Rates(move.meta.adjuster_optimizer, decay=True)
+                self._guard(move.meta.adjuster_optimizer)
+            logits = self._try(clean[0], tangents=False).logits
+            if self._clean is None:
+                self._clean = CleanSlope(logits, clean[1], compile=self._compile)
+            self._clean(logits, clean[1])
+
+    def _try(self, x: Tensor, *, tangents: bool) -> Left:
+        key = tuple(x.shape)
+        if key not in self._passes:
+            before = random.getstate()
+            self._passes[key] = Passes(
+                self._model,
+                list(self._trained),
+                x,
+                precision=self._precision,
+                tangents=tangents,
+                compile=self._compile,
+            )
+            if random.getstate() != before:
+                raise OptionError("it draws from Python's random numbers, which a graph would fix")
+        passes = self._passes[key]
+        left = self._forward(x)
+        passes.backward(left, torch.zeros_like(left.logits))
+        if tangents:
+            passes.tangent(left, [torch.zeros_like(p) for p in self._trained.values()])
+        return left
+
+    @torch.no_grad()
+    def run(
+        self, move: Move, x: Tensor, y: Tensor, ids: Tensor, clean: tuple[Tensor, Tensor] | None = None
+    ) -> StepReport:
+        """Do the step."""
+        left = self._forward(x)
+        meta_loss = None
+        if move.meta is not None:
+            assert clean is not None
+            meta_loss = self._move_adjuster(move.meta, left, x, y, ids, *clean)
+        if move.learned is not None:
+            assert self._slopes is not None
+            slope, loss, fields, margins = self._slopes.observed(left.logits, y, ids)
+        else:
+            slope, loss = _slope(move.loss, left.logits, y, ids)
+            fields, margins = move.observe(left.logits, y, ids)
+        gradients = self._passes[tuple(x.shape)].backward(left, slope)
+        self._watch(loss + get_total_norm(gradients))
+        self._update(gradients)
+        _copy(list(self._model.buffers()), left.buffers)
+        return StepReport(loss, meta_loss, fields, margins)
+
+    def _forward(self, x: Tensor, weights: Sequence[Tensor] | None = None, buffers: Sequence[Tensor] = ()) -> Left:
+        given = list(self._model.buffers()) if not buffers else list(buffers)
+        return self._passes[tuple(x.shape)].forward(self._weights if weights is None else weights, given, x)
+
+    def _move_adjuster(
+        self, meta: MetaStep, left: Left, x: Tensor, y: Tensor, ids: Tensor, clean_x: Tensor, clean_y: Tensor
+    ) -> Tensor:
+        assert self._slopes is not None
+        assert self._clean is not None
+        assert self._learned_rates is not None
+        passes, slopes = self._passes[tuple(x.shape)], self._slopes
+        slope = slopes.slope(left.logits, y, ids)
+        gradient = self._layout.joined(passes.backward(left, slope))
+        moved, derivative = self._virtual(meta, gradient)
+        clean = self._forward(clean_x, self._with(self._layout.parted(moved)), left.buffers)
+        clean_slope, meta_loss = self._clean(clean.logits, clean_y)
+        clean_gradients = self._passes[tuple(clean_x.shape)].backward(clean, clean_slope)
+        direction = derivative * self._layout.joined(clean_gradients)
+        shift = self._shift(left, x, self._layout.parted(direction))
+        self._watch_product(slope, shift, gradient, direction)
+        found = slopes.response(left.logits, y, ids, shift)
+        self._watch(meta_loss + get_total_norm(found))
+        learned = [p for p in meta.adjuster.parameters() if p.requires_grad]
+        for parameter, value in self._learned_rates.decayed(dict(zip(learned, found, strict=True))).items():
+            parameter.grad = value
+        with self._learned_rates.in_use():
+            meta.adjuster_optimizer.step()
+        return meta_loss
+
+    def _shift(self, left: Left, x: Tensor, direction: Sequence[Tensor]) -> Tensor:
+        """How the logits move with the weights."""
+        return self._passes[tuple(x.shape)].tangent(left, direction)
+
+    def _virtual(self, meta: MetaStep, gradient: Tensor) -> tuple[Tensor, Tensor | float]:
+        """Weights after the optimiser's step, flat, and the step's derivative."""
+        (group,) = self._optimizer.param_groups
+        states = [self._optimizer.state[parameter] for parameter in self._trained.values()]
+        flat: dict[str, Any] = {
+            name: self._layout.joined([state[name] for state in states]) if value.dim() else value
+            for name, value in states[0].items()
+            if isinstance(value, Tensor)
+        }
+        weights = self._layout.joined([parameter.detach() for parameter in self._trained.values()])
+        with self._rates.in_use():
+            return meta.rule(weights, gradient, group, flat)
+
+    def _with(self, moved: Sequence[Tensor]) -> list[Tensor]:
+        """All weights, the trained ones replaced."""
+        weights = list(self._weights)
+        for name, value in zip(self._trained, moved, strict=True):
+            weights[self._place_of[name]] = value
+        return weights
+
+    def _update(self, gradients: Sequence[Tensor]) -> None:
+        for parameter, gradient in zip(self._trained.values(), gradients, strict=True):
+            parameter.grad = gradient
+        with self._rates.in_use():
+            self._optimizer.step()
+        for parameter in self._trained.values():
+            parameter.grad = None
+
+    def _guard(self, optimizer: Optimizer) -> None:
+        """Have fused updates left out once something was not finite."""
+        if optimizer.param_groups[0].get("fused"):
+            optimizer.found_inf = self._bad  # type: ignore[attr-defined]
+
+    def _watch(self, value: Tensor) -> None:
+        self._bad.copy_(torch.where(torch.isfinite(value), self._bad, 1.0))
+
+    def _watch_product(self, slope: Tensor, shift: Tensor, gradient: Tensor, direction: Tensor) -> None:
+        """⟨g_z, J d⟩ = ⟨Jᵀ g_z, d⟩, unless a pass was of another function; half precision hides the difference."""
+        if self._precision is not None or slope.dtype not in _TOLERANCE:
+            return
+        one, other = slope * shift, gradient * direction
+        size = one.abs().sum() + other.abs().sum()
+        wrong = (one.sum() - other.sum()).abs() > _TOLERANCE[slope.dtype] * size
+        self._bad_tangent.copy_(torch.where(wrong, 1.0, self._bad_tangent))
+
+
+def _slope(loss: Callable[..., Tensor], logits: Tensor, y: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    leaf = logits.detach().requires_grad_()
+    with torch.enable_grad():
+        mean = loss(leaf, y, ids).mean()
+        (slope,) = torch.autograd.grad(mean, leaf)
+    return slope, mean.detach()
+
+
+def _copy(targets: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Copy a list into another, in one kernel for each type of number."""
+    for kind in {target.dtype for target in targets}:
+        pairs = [(t, v) for t, v in zip(targets, values, strict=True) if t.dtype == kind]
+        torch._foreach_copy_([t for t, _ in pairs], [v for _, v in pairs])
+
+
+def fill_state(optimizer: Optimizer) -> None:
+    """Give an optimiser the state that it would make in its first step, for nothing done so far.
+
+    Args:
+        optimizer: ``SGD`` without dampening, ``Adam`` or ``AdamW``.
+
+    Example:
+        >>> weights = torch.ones(2, requires_grad=True)
+        >>> optimizer = torch.optim.SGD([weights], lr=0.1, momentum=0.9)
+        >>> fill_state(optimizer)
+        >>> optimizer.state[weights]["momentum_buffer"]
+        tensor([0., 0.])
+    """
+    for group in optimizer.param_groups:
+        names = ("momentum_buffer",) if group.get("momentum") else ()
+        if "betas" in group:
+            names = ("exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if group["amsgrad"] else ()))
+        for parameter in group["params"]:
+            state = optimizer.state[parameter]
+            if "betas" in group and "step" not in state:
+                on_device = group["capturable"] or group["fused"]
+                state["step"] = torch.zeros((), device=parameter.device if on_device else "cpu")
+            for name in names:
+                if state.get(name) is None:
+                    state[name] = torch.zeros_like(parameter)

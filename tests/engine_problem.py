@@ -1,0 +1,89 @@
+"""Twins for tests of engines: the same model, method and batches, made twice."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from narl import models
+from narl.train import methods
+from narl.train.methods import Method, Setting
+
+CLASSES, SAMPLES, ROWS, CLEAN_ROWS, SIDE = 4, 60, 12, 9, 16
+
+Batch = tuple[Tensor, Tensor, Tensor]
+
+
+@dataclass(eq=False)
+class Twin:
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    method: Method
+    batches: list[Batch]
+    clean: Iterator[tuple[Tensor, Tensor]]
+
+    @property
+    def learned(self) -> list[nn.Parameter]:
+        found = getattr(self.method, "adjuster", None) or getattr(self.method, "net", None)
+        return [] if found is None else list(found.parameters())
+
+
+def tiny() -> nn.Sequential:
+    """Convolution, batch normalisation, a kink, a linear layer."""
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3, stride=2, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 7 * 7, 4)
+    )
+    generator = torch.Generator().manual_seed(0)
+    for weights in model.parameters():
+        nn.init.uniform_(weights, -0.2, 0.2, generator=generator)
+    return model
+
+
+def twin(
+    name: str,
+    *,
+    model: nn.Module | str | None = None,
+    optimizer: str = "sgd",
+    steps: int = 12,
+    rate: float = 0.05,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    **options: Any,
+) -> Twin:
+    weights, draws = torch.Generator().manual_seed(0), torch.Generator().manual_seed(1)
+    network = models.get(model)(num_classes=CLASSES, generator=weights) if isinstance(model, str) else model or tiny()
+    network = network.to(device, dtype).train()
+    fused = device != "cpu"
+    moves: torch.optim.Optimizer
+    if optimizer == "sgd":
+        moves = torch.optim.SGD(network.parameters(), lr=rate, momentum=0.9, weight_decay=5e-4, fused=fused)
+    else:
+        moves = torch.optim.AdamW(network.parameters(), lr=rate, fused=fused, capturable=fused)
+
+    def images(rows: int) -> Tensor:
+        return torch.randn(rows, 3, SIDE, SIDE, generator=draws, dtype=dtype).to(device)
+
+    def labels(rows: int) -> Tensor:
+        return torch.randint(0, CLASSES, (rows,), generator=draws).to(device)
+
+    batches = [
+        (images(ROWS), labels(ROWS), torch.randperm(SAMPLES, generator=draws)[:ROWS].to(device)) for _ in range(steps)
+    ]
+    clean = itertools.cycle([(images(CLEAN_ROWS), labels(CLEAN_ROWS)) for _ in range(steps)])
+    counts = torch.tensor([SAMPLES // CLASSES] * CLASSES, device=device)
+    setting = Setting(network, moves, counts, lambda: next(clean), steps, SAMPLES, torch.Generator().manual_seed(2))
+    return Twin(network, moves, methods.build(name, setting, **options), batches, clean)
+
+
+def apart(one: Any, other: Any) -> float:
+    """The largest difference between two lists of tensors, each measured by its largest entry."""
+    pairs = [(a.detach(), b.detach()) for a, b in zip(one, other, strict=True)]
+    return max(
+        (float((a.double() - b.double()).abs().max() / b.double().abs().max().clamp(min=1e-3)) for a, b in pairs),
+        default=0.0,
+    )

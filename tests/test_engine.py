@@ -1,0 +1,209 @@
+"""The plain functions of a step do what the method's own step does; capturing them is tested on GPUs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from engine_problem import ROWS, SAMPLES, Twin, apart, twin
+from narl.adjuster import Adjuster
+from narl.bilevel import StepReport
+from narl.errors import NonFiniteError, OptionError
+from narl.train import engine
+from narl.train.engine.iteration import Iteration, fill_state
+from narl.train.engine.rates import Rates
+
+
+def played(one: Twin, iteration: Iteration, batch: tuple[Tensor, Tensor, Tensor]) -> StepReport:
+    move = one.method.move()
+    if move is None:
+        return one.method.step(*batch)
+    clean = next(one.clean) if move.meta is not None else None
+    iteration.prepare(move, *batch, clean)
+    iteration.refresh()
+    report = iteration.run(move, *batch, clean)
+    one.method.moved()
+    iteration.check()
+    return report
+
+
+def values_of(report: StepReport) -> list[Tensor]:
+    losses = [report.loss] if report.meta_loss is None else [report.loss, report.meta_loss]
+    assert report.margins is not None
+    return [*losses, report.margins, *report.hyperparameters.values()]
+
+
+METHODS: dict[str, dict[str, Any]] = {
+    "CE": {},
+    "GCE": {},
+    "Forward": {},
+    "MW-Net": {"every": 2},
+    "A-GCE": {"every": 2},
+    "A-SL": {"every": 1, "margin": "latest"},
+    "A-PolySoft": {"every": 3, "warmup": 0.25},
+    "A-JS": {"every": 2, "virtual": "sgd"},
+    "T-GCE": {"adjusters": [Adjuster("gce", [5, 5, 9], margin="running", generator=torch.Generator())] * 3},
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_same_training_as_the_methods_own_step(name: str, optimizer: str) -> None:
+    rate = 0.05 if optimizer == "sgd" else 1e-3
+    options = {"dtype": torch.float64, "optimizer": optimizer, "rate": rate, **METHODS[name]}
+    own, other = twin(name, **options), twin(name, **options)
+    iteration = Iteration(other.model, other.optimizer)
+    for number, batch in enumerate(own.batches):
+        for one in (own, other):
+            one.optimizer.param_groups[0]["lr"] = rate * (1 - number / 24)
+        expected, found = own.method.step(*batch), played(other, iteration, batch)
+        assert apart(values_of(found), values_of(expected)) < 1e-5  # the adjuster's numbers are float32
+    assert apart(other.model.state_dict().values(), own.model.state_dict().values()) < 1e-6
+    assert apart(other.learned, own.learned) < 1e-4
+    assert other.method.state_dict().keys() == own.method.state_dict().keys()
+
+
+def test_running_margins_are_remembered() -> None:
+    own, other = twin("A-GCE", every=2), twin("A-GCE", every=2)
+    iteration = Iteration(other.model, other.optimizer)
+    for batch in own.batches:
+        own.method.step(*batch)
+        played(other, iteration, batch)
+    tables = [one.method.adjuster.running.table for one in (own, other)]  # type: ignore[union-attr]
+    assert [len(table) for table in tables] == [SAMPLES, SAMPLES]
+    assert torch.equal(tables[0].isnan(), tables[1].isnan())
+    assert torch.allclose(tables[0].nan_to_num(), tables[1].nan_to_num(), atol=1e-4)
+
+
+def test_an_engine_may_take_over_in_the_middle() -> None:
+    own, other = twin("A-GCE", every=2), twin("A-GCE", every=2)
+    iteration = Iteration(other.model, other.optimizer)
+    for number, batch in enumerate(own.batches):
+        own.method.step(*batch)
+        played(other, iteration, batch) if number % 3 else other.method.step(*batch)
+    assert apart(other.model.state_dict().values(), own.model.state_dict().values()) < 1e-3
+
+
+def test_what_is_not_finite_is_refused() -> None:
+    one = twin("A-GCE")
+    iteration = Iteration(one.model, one.optimizer)
+    x, y, ids = one.batches[0]
+    played(one, iteration, (x, y, ids))
+    with pytest.raises(NonFiniteError, match="not finite"):
+        played(one, iteration, (torch.full_like(x, torch.inf), y, ids))
+    with pytest.raises(NonFiniteError):  # it does not heal by itself
+        iteration.check()
+
+
+class Jumpy(nn.Module):
+    """Draws from Python's random numbers in its forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(768, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        import random
+
+        scores: Tensor = self.linear(x.flatten(1))
+        return scores * (1 + random.random())
+
+
+def test_python_random_numbers_are_refused() -> None:
+    one = twin("CE", model=Jumpy())
+    iteration = Iteration(one.model, one.optimizer)
+    with pytest.raises(OptionError, match="Python's random numbers"):
+        played(one, iteration, one.batches[0])
+
+
+def test_dropout_masks_are_shared_by_the_passes() -> None:
+    generator = torch.Generator().manual_seed(0)
+    layers = [nn.Flatten(), nn.Linear(768, 16), nn.Dropout(0.5), nn.ReLU(), nn.Linear(16, 4)]
+    for layer in layers:
+        for weights in layer.parameters():
+            nn.init.uniform_(weights, -0.1, 0.1, generator=generator)
+    one = twin("A-GCE", model=nn.Sequential(*layers), every=1)
+    iteration = Iteration(one.model, one.optimizer)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        for batch in one.batches:
+            played(one, iteration, batch)  # ⟨g_z, J d⟩ = ⟨Jᵀ g_z, d⟩ is checked in every meta step
+
+
+def test_frozen_weights_stay() -> None:
+    own, other = (twin("A-GCE", model=_frozen(), every=2) for _ in range(2))
+    iteration = Iteration(other.model, other.optimizer)
+    before = [p.clone() for p in other.model[1].parameters()]  # type: ignore[index]
+    for batch in own.batches:
+        own.method.step(*batch)
+        played(other, iteration, batch)
+    assert apart(other.model[1].parameters(), before) == 0  # type: ignore[index]
+    assert apart(other.model.parameters(), own.model.parameters()) < 1e-4
+
+
+def _frozen() -> nn.Sequential:
+    generator = torch.Generator().manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(768, 16), nn.Tanh(), nn.Linear(16, 4))
+    for weights in model.parameters():
+        nn.init.uniform_(weights, -0.1, 0.1, generator=generator)
+    model[1].requires_grad_(False)
+    return model
+
+
+def test_several_groups_are_refused() -> None:
+    one = twin("CE")
+    first, *others = one.model.parameters()
+    optimizer = torch.optim.SGD([{"params": [first]}, {"params": others}], lr=0.1)
+    with pytest.raises(OptionError, match="several groups"):
+        Iteration(one.model, optimizer)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
+def test_filled_state_is_what_the_first_step_would_make(kind: Any) -> None:
+    weights = [torch.ones(3, requires_grad=True) for _ in range(2)]
+    plain, filled = kind([weights[0]], lr=0.1, amsgrad=True), kind([weights[1]], lr=0.1, amsgrad=True)
+    fill_state(filled)
+    for weight, optimizer in zip(weights, (plain, filled), strict=True):
+        weight.grad = torch.tensor([1.0, -2.0, 3.0])
+        optimizer.step()
+    assert torch.equal(*weights)
+    assert plain.state[weights[0]].keys() == filled.state[weights[1]].keys()
+
+
+def test_decay_by_gradient_is_the_optimisers_own() -> None:
+    weights = [torch.tensor([1.0, -2.0], requires_grad=True) for _ in range(2)]
+    own, other = (torch.optim.Adam([w], lr=0.1, weight_decay=0.3) for w in weights)
+    rates = Rates(other, decay=True)
+    for step in range(5):
+        gradient = torch.tensor([0.5, step - 2.0])
+        for optimizer in (own, other):
+            optimizer.param_groups[0].update(lr=0.1 / (step + 1), weight_decay=0.3 / (step + 1))
+        rates.refresh()
+        weights[0].grad = gradient.clone()
+        own.step()
+        weights[1].grad = rates.decayed({weights[1]: gradient})[weights[1]]
+        with rates.in_use():
+            other.step()
+    assert torch.allclose(*weights)
+    assert other.param_groups[0]["weight_decay"] == 0.3 / 5
+
+
+def test_on_the_cpu_steps_run_as_written() -> None:
+    one = twin("CE")
+    made = engine.make("auto", one.method, one.model, one.optimizer, None, rows=ROWS, steps=100)
+    assert type(made) is engine.Engine
+    assert made.step(*one.batches[0]).margins is not None
+
+
+def test_bfloat16_steps_stay_near() -> None:
+    own, other = twin("A-GCE", every=2), twin("A-GCE", every=2)
+    made = engine.make(
+        "auto", other.method, other.model, other.optimizer, None, rows=ROWS, steps=100, precision="bfloat16"
+    )
+    for batch in own.batches[:4]:
+        expected, found = own.method.step(*batch), made.step(*batch)
+        assert abs(float(found.loss - expected.loss)) < 0.05
+    assert next(other.model.parameters()).dtype == torch.float32

@@ -1,0 +1,205 @@
+"""Captured and compiled steps on a GPU: the same training as the eager path."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from engine_problem import ROWS, Twin, apart, twin
+from narl.adjuster import Adjuster
+from narl.errors import NarlWarning, NonFiniteError
+from narl.models import get as model_of
+from narl.train import plan, start
+from narl.train.engine import make
+from narl.train.engine.captured import CapturedEngine
+from narl.train.settings import Settings
+
+pytestmark = pytest.mark.gpu
+
+STEPS = 50
+METHODS: dict[str, dict[str, Any]] = {
+    "CE": {},
+    "Forward": {},
+    "A-GCE": {"every": 2, "adjuster_weight_decay": 0.0},
+    "A-SL": {"every": 1, "margin": "latest", "adjuster_weight_decay": 0.0},
+    "MW-Net": {"every": 5, "adjuster_weight_decay": 0.0},
+    "T-GCE": {"adjusters": [Adjuster("gce", [5, 5, 9], margin="running", generator=torch.Generator())] * 3},
+}
+GRAPHS = {"CE": 1, "Forward": 2, "A-GCE": 2, "A-SL": 1, "MW-Net": 2, "T-GCE": 3}
+
+
+@pytest.fixture(autouse=True)
+def exact_float32() -> Iterator[None]:
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    yield
+    torch.backends.cudnn.allow_tf32 = before
+
+
+def engine_of(one: Twin, *, compiled: bool = False) -> CapturedEngine:
+    return CapturedEngine(
+        one.method,
+        one.model,
+        one.optimizer,
+        lambda: next(one.clean),
+        rows=ROWS,
+        precision=None,
+        compiled=compiled,
+    )
+
+
+def gradients(one: Twin) -> list[Tensor]:
+    return [p.grad for p in one.learned if p.grad is not None]
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["captured", "compiled"])
+@pytest.mark.parametrize("name", METHODS)
+def test_losses_and_adjuster_gradients_over_50_steps(name: str, compiled: bool) -> None:
+    own, other = (twin(name, device="cuda", steps=STEPS, rate=0.02, **METHODS[name]) for _ in range(2))
+    engine = engine_of(other, compiled=compiled)
+    for number, batch in enumerate(own.batches):
+        for one in (own, other):
+            one.optimizer.param_groups[0]["lr"] = 0.02 * (1 - number / (2 * STEPS))  # a schedule, no recapture
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", NarlWarning)  # nothing falls back
+            found = engine.step(*batch)
+        expected = own.method.step(*batch)
+        assert abs(float(found.loss - expected.loss)) < 1e-4
+        if expected.meta_loss is not None:
+            assert found.meta_loss is not None
+            assert abs(float(found.meta_loss - expected.meta_loss)) < 1e-4
+            assert apart(gradients(other), gradients(own)) < 1e-4
+    engine.check()
+    assert len(engine._graphs) == GRAPHS[name]
+    assert apart(other.model.state_dict().values(), own.model.state_dict().values()) < 1e-3
+
+
+def test_resnet32_compiled_over_50_steps() -> None:
+    own, other = (
+        twin("A-GCE", model="resnet32", device="cuda", steps=STEPS, rate=0.01, every=5, adjuster_weight_decay=0.0)
+        for _ in range(2)
+    )
+    engine = engine_of(other, compiled=True)
+    for batch in own.batches:
+        # In so deep a network rounding grows to 2e-4 in 50 steps: here every step begins from the same weights.
+        other.model.load_state_dict(own.model.state_dict())
+        for mine, theirs in zip(other.learned, own.learned, strict=True):
+            mine.data.copy_(theirs.data)
+        found, expected = engine.step(*batch), own.method.step(*batch)
+        assert abs(float(found.loss - expected.loss)) < 1e-4
+        if expected.meta_loss is not None:
+            assert apart(gradients(other), gradients(own)) < 1e-4
+
+
+def test_another_batch_size_runs_eagerly_in_between() -> None:
+    own, other = (twin("A-GCE", device="cuda", every=2) for _ in range(2))
+    engine = engine_of(other)
+    for number, (x, y, ids) in enumerate(own.batches):
+        rows = slice(0, 7 if number % 4 == 3 else ROWS)
+        engine.step(x[rows], y[rows], ids[rows])
+        own.method.step(x[rows], y[rows], ids[rows])
+    assert apart(other.model.state_dict().values(), own.model.state_dict().values()) < 1e-3
+
+
+@pytest.mark.parametrize("name", ["CE", "A-GCE"])
+def test_a_step_that_is_not_finite_moves_nothing_and_is_told(name: str) -> None:
+    one = twin(name, device="cuda")
+    engine = engine_of(one)
+    x, y, ids = one.batches[0]
+    engine.step(x, y, ids)
+    before = [p.clone() for p in one.model.parameters()]
+    engine.step(torch.full_like(x, torch.inf), y, ids)
+    engine.step(x, y, ids)
+    assert apart(one.model.parameters(), before) == 0
+    with pytest.raises(NonFiniteError, match="not finite"):
+        engine.check()
+
+
+class Peeking(nn.Module):
+    """Looks at a value in its forward pass, which no graph can hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(768, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.linear(x.flatten(1))
+        return scores * (2 if float(x.mean()) > 0 else 1)
+
+
+def test_a_model_that_cannot_be_captured_trains_eagerly_and_says_so() -> None:
+    own, other = (twin("A-GCE", model=_seeded(Peeking()), device="cuda", every=2) for _ in range(2))
+    engine = engine_of(other, compiled=True)
+    with pytest.warns(NarlWarning) as told:
+        engine.step(*own.batches[0])
+    for batch in own.batches[1:]:
+        engine.step(*batch)
+    lines = [str(warning.message).split(" (")[0] for warning in told]
+    assert [line for line in lines if line.startswith("Peeking with")] == [
+        "Peeking with A-GCE trains without compiled kernels",
+        "Peeking with A-GCE trains without CUDA graphs",
+    ]
+    for batch in own.batches:
+        own.method.step(*batch)
+    assert apart(other.model.parameters(), own.model.parameters()) < 1e-4
+
+
+def _seeded(model: nn.Module) -> nn.Module:
+    generator = torch.Generator().manual_seed(0)
+    for weights in model.parameters():
+        nn.init.uniform_(weights, -0.05, 0.05, generator=generator)
+    return model
+
+
+def test_dropout_draws_anew_in_every_replay() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(768, 64), nn.Dropout(0.5), nn.Linear(64, 4))
+    one = twin("CE", model=_seeded(model), device="cuda", rate=0.0)
+    engine = engine_of(one)
+    losses = [float(engine.step(*one.batches[0]).loss) for _ in range(6)]
+    assert len(set(losses)) > 3
+
+
+def test_transformer_in_bfloat16() -> None:
+    generator = torch.Generator().manual_seed(0)
+    model = model_of("text_transformer")(100, 4, layers=2, generator=generator)
+    one = twin("A-GCE", model=model, device="cuda", every=2, optimizer="adamw", rate=1e-3, steps=30)
+    words = torch.randint(1, 100, (ROWS, 16), device="cuda")
+    clean = (torch.randint(1, 100, (9, 16), device="cuda"), torch.randint(0, 4, (9,), device="cuda"))
+    engine = CapturedEngine(
+        one.method, one.model, one.optimizer, lambda: clean, rows=ROWS, precision=torch.bfloat16, compiled=False
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", NarlWarning)
+        losses = [float(engine.step(words, *one.batches[0][1:]).loss) for _ in range(30)]
+    engine.check()
+    assert losses[-1] < losses[0]
+
+
+def test_a_run_on_images(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, 4, 600)
+    images = (generator.normal(size=(600, 16, 16, 3)) * 20 + 60 * labels[:, None, None, None]).clip(0, 255)
+    np.savez(tmp_path / "data.npz", x=images.astype(np.uint8), y=labels)
+    settings = Settings(
+        data=str(tmp_path / "data.npz"), clean="60", test="0.2", epochs=3, model="convnet", batch_size=50, seed=1
+    )
+    made = plan(settings)
+    assert (made.recipe.precision, made.recipe.device) == ("bfloat16", "cuda")
+    outcome = start(made, tmp_path / "run", tensorboard=False)
+    assert outcome.finished
+    assert outcome.summary["last"]["test_accuracy"] > 0.8
+
+
+def test_auto_takes_graphs_on_a_gpu() -> None:
+    one = twin("CE", device="cuda")
+    made = make("auto", one.method, one.model, one.optimizer, None, rows=ROWS, steps=10)
+    assert isinstance(made, CapturedEngine)
+    eager = make("eager", one.method, one.model, one.optimizer, None, rows=ROWS, steps=10)
+    assert not isinstance(eager, CapturedEngine)
