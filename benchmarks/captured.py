@@ -19,6 +19,21 @@ from problems import Problem
 TYPES = {"float32": None, "bfloat16": torch.bfloat16}
 
 
+class Always:
+    """The same clean batch every time."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._batch = (problem.clean.x, problem.clean.y)
+
+    def __call__(self) -> tuple[Tensor, Tensor]:
+        """The batch."""
+        return self._batch
+
+    def example(self) -> tuple[Tensor, Tensor]:
+        """The batch."""
+        return self._batch
+
+
 def engine_step(
     method: Method, problem: Problem, precision: str, *, compiled: bool
 ) -> Callable[[Tensor, Tensor, Tensor], object]:
@@ -27,7 +42,7 @@ def engine_step(
         method,
         problem.model,
         problem.optimizer,
-        lambda: (problem.clean.x, problem.clean.y),
+        Always(problem),
         rows=len(problem.noisy.y),
         precision=TYPES[precision],
         compiled=compiled,
@@ -38,41 +53,54 @@ def engine_step(
 def unrolled(problem: Problem, precision: str, *, compiled: bool) -> Callable[[], object]:
     """A double backward through the virtual step: traced and captured, or compiled too, like narl's own passes."""
     model, adjuster = problem.model, problem.adjuster
-    if adjuster.running is not None:
-        adjuster.running.reserve(len(problem.counts) * int(problem.counts[0]))
     for optimizer in (problem.optimizer, problem.adjuster_optimizer):
         fill_state(optimizer)
     group = problem.optimizer.param_groups[0]
     weights, learned = list(model.parameters()), list(adjuster.parameters())
     momenta = [problem.optimizer.state[weight]["momentum_buffer"] for weight in weights]
     noisy, clean = problem.batches
-    count = len(weights), len(momenta), len(learned)
+    # Every tensor that the functions use is an input of theirs, so that nothing is fixed in the graphs.
+    lists: list[list[Tensor]] = [[*weights], [*model.buffers()], momenta, [*learned], [*adjuster.buffers()]]
+    lists += [[noisy.x, noisy.y, noisy.ids], [clean.x, clean.y]]
+    sizes = [len(one) for one in lists]
+    state = [tensor.detach() for one in lists for tensor in one]
 
-    def loss(used: Sequence[Tensor], theta: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        logits, buffers = _run(model, used, noisy.x)
-        with substituted(adjuster, _named(adjuster, theta)):
-            return adjuster.loss(logits, noisy.y, noisy.ids).mean(), buffers
+    def parted(flat: Sequence[Tensor]) -> list[list[Tensor]]:
+        rest = iter(flat)
+        return [[next(rest) for _ in range(size)] for size in sizes]
+
+    def loss(used: Sequence[Tensor], theta: Sequence[Tensor], given: list[list[Tensor]]) -> tuple[Tensor, list[Tensor]]:
+        x, y, ids = given[5]
+        logits, buffers = _run(model, used, given[1], x)
+        names = (name for name, _ in adjuster.named_buffers())
+        with substituted(adjuster, _named(adjuster, theta), dict(zip(names, given[4], strict=True))):
+            return adjuster.loss(logits, y, ids).mean(), buffers
+
+    def autocast() -> Any:
+        return torch.autocast(problem.device, torch.bfloat16, enabled=precision == "bfloat16", cache_enabled=False)
 
     def meta(*flat: Tensor) -> tuple[Tensor, ...]:
-        used, velocity, theta = _leaves(flat, count)
-        with torch.enable_grad(), torch.autocast("cuda", torch.bfloat16, enabled=precision == "bfloat16"):
-            gradients = torch.autograd.grad(loss(used, theta)[0], used, create_graph=True)
+        given = parted(flat)
+        used, theta = _leaves(given[0]), _leaves(given[3])
+        clean_x, clean_y = given[6]
+        with torch.enable_grad(), autocast():
+            gradients = torch.autograd.grad(loss(used, theta, given)[0], used, create_graph=True)
             moved = [
-                weight.detach()
-                - group["lr"] * (group["momentum"] * old + gradient + group["weight_decay"] * weight.detach())
-                for weight, old, gradient in zip(used, velocity, gradients, strict=True)
+                weight - group["lr"] * (group["momentum"] * old + gradient + group["weight_decay"] * weight)
+                for weight, old, gradient in zip(given[0], given[2], gradients, strict=True)
             ]
-            found = torch.autograd.grad(F.cross_entropy(_run(model, moved, clean.x)[0], clean.y), theta)
+            meta_loss = F.cross_entropy(_run(model, moved, given[1], clean_x)[0], clean_y)
+            found = torch.autograd.grad(meta_loss, theta)
         return tuple(gradient.detach() for gradient in found)
 
     def step(*flat: Tensor) -> tuple[Tensor, ...]:
-        used, _, theta = _leaves(flat, count)
-        with torch.enable_grad(), torch.autocast("cuda", torch.bfloat16, enabled=precision == "bfloat16"):
-            value, buffers = loss(used, theta)
+        given = parted(flat)
+        used = _leaves(given[0])
+        with torch.enable_grad(), autocast():
+            value, buffers = loss(used, given[3], given)
             found = torch.autograd.grad(value, used)
         return tuple(result.detach() for result in (*found, *buffers))
 
-    state = [tensor.detach() for tensor in (*weights, *momenta, *learned)]
     first, second = (_traced(function, state, compiled) for function in (meta, step))
 
     @torch.no_grad()
@@ -82,7 +110,7 @@ def unrolled(problem: Problem, precision: str, *, compiled: bool) -> Callable[[]
         problem.adjuster_optimizer.step()
         found = second(*state)
         for parameter, gradient in zip(weights, found, strict=False):
-            parameter.grad = gradient
+            parameter.grad = gradient.new_empty_strided(parameter.shape, parameter.stride()).copy_(gradient)
         problem.optimizer.step()
         for buffer, value in zip(model.buffers(), found[len(weights) :], strict=True):
             buffer.copy_(value)
@@ -91,12 +119,12 @@ def unrolled(problem: Problem, precision: str, *, compiled: bool) -> Callable[[]
 
 
 def _traced(function: Callable[..., Any], state: Sequence[Tensor], compiled: bool) -> Callable[..., Any]:
-    graph: fx.GraphModule = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*state)
+    graph: fx.GraphModule = make_fx(function, tracing_mode="fake")(*state)
     return torch.compile(graph, dynamic=False, fullgraph=True) if compiled else graph
 
 
 def _graph(iteration: Callable[[], None]) -> Callable[[], None]:
-    apart = torch.cuda.Stream()
+    apart = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     apart.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(apart):
         for _ in range(2):
@@ -114,14 +142,12 @@ def _named(module: nn.Module, values: Sequence[Tensor]) -> dict[str, Tensor]:
     return dict(zip((name for name, _ in module.named_parameters()), values, strict=True))
 
 
-def _run(model: nn.Module, used: Sequence[Tensor], x: Tensor) -> tuple[Tensor, list[Tensor]]:
-    with substituted(model, _named(model, used)):
+def _run(model: nn.Module, used: Sequence[Tensor], buffers: Sequence[Tensor], x: Tensor) -> tuple[Tensor, list[Tensor]]:
+    names = (name for name, _ in model.named_buffers())
+    with substituted(model, _named(model, used), dict(zip(names, buffers, strict=True))):
         logits: Tensor = model(x)
         return logits, list(model.buffers())
 
 
-def _leaves(flat: Sequence[Tensor], count: tuple[int, int, int]) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    weights, momenta, _ = count
-    used = [tensor.detach().requires_grad_() for tensor in flat[:weights]]
-    theta = [tensor.detach().requires_grad_() for tensor in flat[weights + momenta :]]
-    return used, list(flat[weights : weights + momenta]), theta
+def _leaves(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [tensor.detach().requires_grad_() for tensor in tensors]

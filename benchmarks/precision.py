@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -35,7 +36,9 @@ WAYS = ("float32", "bfloat16", "bfloat16, tangents float32")
 CLEAN = 1000
 
 
-def float32_shift(self: Iteration, left: Left, x: Tensor, direction: Sequence[Tensor]) -> Tensor:
+def float32_shift(
+    self: Iteration, passes: Passes | None, left: Left | None, x: Tensor, direction: Sequence[Tensor]
+) -> Tensor:
     """How the logits move with the weights, in float32, from a forward pass of its own."""
     key = ("float32", *x.shape)
     if key not in self._passes:
@@ -47,7 +50,8 @@ def float32_shift(self: Iteration, left: Left, x: Tensor, direction: Sequence[Te
 def prepare(self: Iteration, *arguments: Any) -> None:
     """As before, and the float32 passes run once."""
     _prepare(self, *arguments)
-    float32_shift(self, None, arguments[1], [torch.zeros_like(p) for p in self._trained.values()])  # type: ignore[arg-type]
+    if arguments[0].meta is not None:
+        float32_shift(self, None, None, arguments[1], [torch.zeros_like(p) for p in self._trained.values()])
 
 
 _prepare = Iteration.prepare
@@ -120,7 +124,10 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     while waiting:
         batch, waiting = waiting[: arguments.at_once], waiting[arguments.at_once :]
-        running = [subprocess.Popen([*again, "--one", *one], stdout=subprocess.PIPE, text=True) for one in batch]
+        few = {**os.environ, "OMP_NUM_THREADS": "1"}  # the processes share the host's cores
+        running = [
+            subprocess.Popen([*again, "--one", *one], stdout=subprocess.PIPE, text=True, env=few) for one in batch
+        ]
         for one, process in zip(batch, running, strict=True):
             output, _ = process.communicate()
             if process.returncode:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,13 +18,26 @@ CLASSES, SAMPLES, ROWS, CLEAN_ROWS, SIDE = 4, 60, 12, 9, 16
 Batch = tuple[Tensor, Tensor, Tensor]
 
 
+class Clean:
+    """Clean batches, one after the other, again and again."""
+
+    def __init__(self, batches: list[tuple[Tensor, Tensor]]) -> None:
+        self._batches, self._next = batches, itertools.cycle(batches)
+
+    def __call__(self) -> tuple[Tensor, Tensor]:
+        return next(self._next)
+
+    def example(self) -> tuple[Tensor, Tensor]:
+        return self._batches[0]
+
+
 @dataclass(eq=False)
 class Twin:
     model: nn.Module
     optimizer: torch.optim.Optimizer
     method: Method
     batches: list[Batch]
-    clean: Iterator[tuple[Tensor, Tensor]]
+    clean: Clean
 
     @property
     def learned(self) -> list[nn.Parameter]:
@@ -74,9 +86,9 @@ def twin(
     batches = [
         (images(ROWS), labels(ROWS), torch.randperm(SAMPLES, generator=draws)[:ROWS].to(device)) for _ in range(steps)
     ]
-    clean = itertools.cycle([(images(CLEAN_ROWS), labels(CLEAN_ROWS)) for _ in range(steps)])
+    clean = Clean([(images(CLEAN_ROWS), labels(CLEAN_ROWS)) for _ in range(steps)])
     counts = torch.tensor([SAMPLES // CLASSES] * CLASSES, device=device)
-    setting = Setting(network, moves, counts, lambda: next(clean), steps, SAMPLES, torch.Generator().manual_seed(2))
+    setting = Setting(network, moves, counts, clean, steps, SAMPLES, torch.Generator().manual_seed(2))
     return Twin(network, moves, methods.build(name, setting, **options), batches, clean)
 
 

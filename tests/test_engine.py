@@ -21,7 +21,7 @@ def played(one: Twin, iteration: Iteration, batch: tuple[Tensor, Tensor, Tensor]
     move = one.method.move()
     if move is None:
         return one.method.step(*batch)
-    clean = next(one.clean) if move.meta is not None else None
+    clean = one.clean() if move.meta is not None else None
     iteration.prepare(move, *batch, clean)
     iteration.refresh()
     report = iteration.run(move, *batch, clean)
@@ -187,7 +187,7 @@ def test_decay_by_gradient_is_the_optimisers_own() -> None:
         weights[1].grad = rates.decayed({weights[1]: gradient})[weights[1]]
         with rates.in_use():
             other.step()
-    assert torch.allclose(*weights)
+    assert torch.allclose(weights[0], weights[1])
     assert other.param_groups[0]["weight_decay"] == 0.3 / 5
 
 

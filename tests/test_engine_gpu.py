@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from engine_problem import ROWS, Twin, apart, twin
+from engine_problem import ROWS, Clean, Twin, apart, twin
 from narl.adjuster import Adjuster
 from narl.errors import NarlWarning, NonFiniteError
 from narl.models import get as model_of
@@ -48,7 +48,7 @@ def engine_of(one: Twin, *, compiled: bool = False) -> CapturedEngine:
         one.method,
         one.model,
         one.optimizer,
-        lambda: next(one.clean),
+        one.clean,
         rows=ROWS,
         precision=None,
         compiled=compiled,
@@ -82,20 +82,26 @@ def test_losses_and_adjuster_gradients_over_50_steps(name: str, compiled: bool) 
 
 
 def test_resnet32_compiled_over_50_steps() -> None:
+    """In float64: in float32 rounding alone moves so deep a network's loss by 2e-4 in 50 steps."""
     own, other = (
-        twin("A-GCE", model="resnet32", device="cuda", steps=STEPS, rate=0.01, every=5, adjuster_weight_decay=0.0)
+        twin(
+            "A-GCE",
+            model="resnet32",
+            device="cuda",
+            dtype=torch.float64,
+            steps=STEPS,
+            rate=0.01,
+            every=5,
+            adjuster_weight_decay=0.0,
+        )
         for _ in range(2)
     )
     engine = engine_of(other, compiled=True)
     for batch in own.batches:
-        # In so deep a network rounding grows to 2e-4 in 50 steps: here every step begins from the same weights.
-        other.model.load_state_dict(own.model.state_dict())
-        for mine, theirs in zip(other.learned, own.learned, strict=True):
-            mine.data.copy_(theirs.data)
         found, expected = engine.step(*batch), own.method.step(*batch)
-        assert abs(float(found.loss - expected.loss)) < 1e-4
+        assert abs(float(found.loss - expected.loss)) < 1e-6
         if expected.meta_loss is not None:
-            assert apart(gradients(other), gradients(own)) < 1e-4
+            assert apart(gradients(other), gradients(own)) < 1e-4  # the adjuster's numbers are float32
 
 
 def test_another_batch_size_runs_eagerly_in_between() -> None:
@@ -171,9 +177,9 @@ def test_transformer_in_bfloat16() -> None:
     model = model_of("text_transformer")(100, 4, layers=2, generator=generator)
     one = twin("A-GCE", model=model, device="cuda", every=2, optimizer="adamw", rate=1e-3, steps=30)
     words = torch.randint(1, 100, (ROWS, 16), device="cuda")
-    clean = (torch.randint(1, 100, (9, 16), device="cuda"), torch.randint(0, 4, (9,), device="cuda"))
+    clean = Clean([(torch.randint(1, 100, (9, 16), device="cuda"), torch.randint(0, 4, (9,), device="cuda"))])
     engine = CapturedEngine(
-        one.method, one.model, one.optimizer, lambda: clean, rows=ROWS, precision=torch.bfloat16, compiled=False
+        one.method, one.model, one.optimizer, clean, rows=ROWS, precision=torch.bfloat16, compiled=False
     )
     with warnings.catch_warnings():
         warnings.simplefilter("error", NarlWarning)

@@ -24,6 +24,7 @@ _NEEDED: dict[str, tuple[type, ...]] = {
 }
 _MORE: dict[str, tuple[type, ...]] = {
     "kind": (str,),
+    "engine": (str,),
     "rounds": (int,),
     "ratio_range": (list,),
     "gradient_error": (int, float, type(None)),
@@ -96,7 +97,7 @@ def _wrong(row: object) -> str:
 
 
 def tables(rows: Iterable[dict[str, Any]]) -> list[Table]:
-    """One table for each machine, model, batch size and precision; a row a method, a column a value of ``every``.
+    """One table a machine, model, batch size, precision and engine; a row a method, a column a value of ``every``.
 
     Args:
         rows: as :func:`read` gives them.
@@ -115,8 +116,9 @@ def tables(rows: Iterable[dict[str, Any]]) -> list[Table]:
     """
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
-        where = row.get("environment", {})
-        groups.setdefault((row["model"], row["batch"], row["precision"], row["device"], str(where)), []).append(row)
+        how = (row["model"], row["batch"], row["precision"], row.get("engine"))
+        where = (row["device"], str(row.get("environment", {})))
+        groups.setdefault((*how, *where), []).append(row)
     return [_table(group) for group in groups.values()]
 
 
@@ -143,7 +145,8 @@ def _table(rows: Sequence[dict[str, Any]]) -> Table:
         lines.append(tuple(cells))
     hardware = first.get("environment", {}).get("device", first["device"])
     model = _MODELS.get(first["model"], first["model"])
-    title = f"{model}, batch {first['batch']}, {first['precision']}, {hardware}"
+    engine = f", {first['engine']} steps" if "engine" in first else ""
+    title = f"{model}, batch {first['batch']}, {first['precision']}, {hardware}{engine}"
     return Table(title, tuple(heading), tuple(lines), _notes(rows))
 
 
@@ -158,8 +161,7 @@ def _notes(rows: Sequence[dict[str, Any]]) -> tuple[str, ...]:
     if rounds:
         notes.append(f"Medians of {', '.join(map(str, sorted(rounds)))} rounds.")
     for row in filter(_is_check, rows):
-        told = f"{row['method']} at every = {row['every']}, measured over {row.get('rounds', '?')} steps"
-        notes.append(f"{told}: {row['ratio']:.2f}.")
+        notes.append(f"{row['method']} at every = {row['every']}, measured as a run: {row['ratio']:.2f}.")
     where = rows[0].get("environment", {})
     versions = ", ".join(f"{key} {value}" for key, value in where.items() if key not in ("device", "narl"))
     if versions:

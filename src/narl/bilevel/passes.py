@@ -82,7 +82,9 @@ class Passes:
         self.weights = [name for name, _ in model.named_parameters()]
         self.buffers = [name for name, _ in model.named_buffers()]
         self._strides = [model.get_parameter(name).stride() for name in trained]
-        traced = _trace(model, list(trained), inputs, precision, tangents)
+        # torch's own batch normalisation is one kernel; written out, it is few only once they are compiled
+        written = tangents or compile is not None
+        traced = _trace(model, list(trained), inputs, precision, tangents, written)
         first = len(self.weights) + len(self.buffers) + 1
         outputs = [1 + len(self.buffers), len(trained)] + ([1] if tangents else [])
         graphs = cutting.cut(traced, inputs=[first, 1] + ([len(trained)] if tangents else []), outputs=outputs)
@@ -125,7 +127,7 @@ class Passes:
 
 
 def _trace(
-    model: nn.Module, trained: list[str], inputs: Tensor, precision: torch.dtype | None, tangents: bool
+    model: nn.Module, trained: list[str], inputs: Tensor, precision: torch.dtype | None, tangents: bool, written: bool
 ) -> fx.GraphModule:
     """One graph: weights, buffers, inputs, slope[, directions] → logits, buffers, gradients[, tangent]."""
     weights, buffers = dict(model.named_parameters()), dict(model.named_buffers())
@@ -158,7 +160,7 @@ def _trace(
         slope = torch.zeros_like(call(model, inputs, rows))
     directions = [torch.zeros_like(weights[name]) for name in trained] if tangents else []
     example = [*(p.detach() for p in weights.values()), *buffers.values(), inputs, slope, *directions]
-    with differentiable_kernels(model), _Written():
+    with differentiable_kernels(model), _Written() if written else Composed():
         graph = make_fx(joint, tracing_mode="fake")(*example)
     with torch.no_grad():  # a second time, now without in-place operations
         graph = make_fx(torch.func.functionalize(graph), tracing_mode="fake")(*example)

@@ -84,6 +84,12 @@ class CleanBatches:
         x = self._augment(self._part.pool.get(rows), self._generator, share, total)
         return self._finish(x), self._part.labels[rows]
 
+    def example(self) -> tuple[Tensor, Tensor]:
+        """Some batch, as it is: nothing is drawn for it."""
+        count = min(self._size, len(self._part))
+        rows = torch.arange(count)[self._processes.share(count)].to(self._part.labels.device)
+        return self._finish(self._part.pool.get(rows)), self._part.labels[rows]
+
 
 class Watcher(Protocol):
     """What a loop tells the one who started it."""

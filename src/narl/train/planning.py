@@ -70,7 +70,7 @@ class Plan:
         model = model.to(self.recipe.device)
         images_on_gpu = self.sets.train.kind == "image" and self.recipe.device.startswith("cuda")
         # GPUs' convolutions want a pixel's channels side by side.
-        return model.to(memory_format=torch.channels_last) if images_on_gpu else model  # type: ignore[call-overload,no-any-return]
+        return model.to(memory_format=torch.channels_last) if images_on_gpu else model  # type: ignore[call-overload]
 
     @property
     def schedule(self) -> Schedule:

@@ -6,7 +6,7 @@ import contextlib
 import warnings
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import torch
 from torch import Tensor, fx, nn
@@ -18,7 +18,16 @@ from narl.train.engine.base import Engine
 from narl.train.engine.iteration import Iteration
 from narl.train.methods import Method, Move
 
-Clean = Callable[[], tuple[Tensor, Tensor]]
+
+class Clean(Protocol):
+    """Draws clean batches, all of one shape."""
+
+    def __call__(self) -> tuple[Tensor, Tensor]:
+        """Inputs and labels of the next batch."""
+
+    def example(self) -> tuple[Tensor, Tensor]:
+        """Some batch of that shape; nothing is drawn for it."""
+
 
 _LOOK_EVERY = 200  # steps between two looks at whether all was finite
 
@@ -77,11 +86,11 @@ class CapturedEngine(Engine):
         move = self.method.move() if self._levels and isinstance(x, Tensor) and len(x) == self._rows else None
         if move is None:
             return self.eagerly(x, y, ids)
-        clean = self._clean() if move.meta is not None and self._clean is not None else None
-        found = self._graphs.get(move.phase) or self._build(move, x, y, ids, clean)
+        found = self._graphs.get(move.phase) or self._build(move, x, y, ids)
         if found is None:
             return self.eagerly(x, y, ids)
         assert self._iteration is not None
+        clean = None if move.meta is None or self._clean is None else self._clean()
         self._bring(x, y, ids, clean)
         self._iteration.refresh()
         found.graph.replay()
@@ -103,12 +112,10 @@ class CapturedEngine(Engine):
         if self._iteration is not None:
             self._iteration.check()
 
-    def _build(
-        self, move: Move, x: Tensor, y: Tensor, ids: Tensor, clean: tuple[Tensor, Tensor] | None
-    ) -> _Captured | None:
+    def _build(self, move: Move, x: Tensor, y: Tensor, ids: Tensor) -> _Captured | None:
         while self._levels:
             try:
-                found = self._capture(move, x, y, ids, clean)
+                found = self._capture(move, x, y, ids)
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:
@@ -126,16 +133,17 @@ class CapturedEngine(Engine):
                 return found
         return None
 
-    def _capture(self, move: Move, x: Tensor, y: Tensor, ids: Tensor, clean: tuple[Tensor, Tensor] | None) -> _Captured:
+    def _capture(self, move: Move, x: Tensor, y: Tensor, ids: Tensor) -> _Captured:
         if self._iteration is None:
             self._iteration = Iteration(self._model, self._optimizer, precision=self.precision, compile=self._levels[0])
             self._batch = (_room(x), torch.empty_like(y), torch.empty_like(ids))
             self._pool = torch.cuda.graph_pool_handle()
+        clean = None if move.meta is None or self._clean is None else self._clean.example()
         if clean is not None and self._clean_batch is None:
             self._clean_batch = (_room(clean[0]), torch.empty_like(clean[1]))
         assert self._batch is not None
         self._bring(x, y, ids, clean)
-        apart = torch.cuda.Stream()
+        apart = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         apart.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(apart), torch.no_grad(), _fastest_convolutions(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of torch's own parts about each other

@@ -95,7 +95,7 @@ class Iteration:
             ids: of the samples, ``(N,)``.
             clean: a clean batch, for a meta step.
         """
-        left = self._try(x, tangents=move.learned is not None)
+        left = self._try(x, tangents=self._needs_tangents(move))
         if move.learned is not None and self._slopes is None:
             self._slopes = Slopes(move.learned, left.logits, y, ids, compile=self._compile)
             self._slopes.slope(left.logits, y, ids)
@@ -112,8 +112,17 @@ class Iteration:
                 self._clean = CleanSlope(logits, clean[1], compile=self._compile)
             self._clean(logits, clean[1])
 
+    def _needs_tangents(self, move: Move) -> bool:
+        """Compiling once for all steps is cheaper than keeping a little less; otherwise steps between do without."""
+        return move.meta is not None or (move.learned is not None and self._compile is not None)
+
+    def _key(self, x: Tensor, *, tangents: bool) -> tuple[Any, ...]:
+        """Where the passes for a batch are; what has been compiled with tangents serves without as well."""
+        shared = self._compile is not None and (True, *x.shape) in self._passes
+        return (tangents or shared, *x.shape)
+
     def _try(self, x: Tensor, *, tangents: bool) -> Left:
-        key = tuple(x.shape)
+        key = self._key(x, tangents=tangents)
         if key not in self._passes:
             before = random.getstate()
             self._passes[key] = Passes(
@@ -127,7 +136,7 @@ class Iteration:
             if random.getstate() != before:
                 raise OptionError("it draws from Python's random numbers, which a graph would fix")
         passes = self._passes[key]
-        left = self._forward(x)
+        left = self._forward(passes, x)
         passes.backward(left, torch.zeros_like(left.logits))
         if tangents:
             passes.tangent(left, [torch.zeros_like(p) for p in self._trained.values()])
@@ -138,42 +147,53 @@ class Iteration:
         self, move: Move, x: Tensor, y: Tensor, ids: Tensor, clean: tuple[Tensor, Tensor] | None = None
     ) -> StepReport:
         """Do the step."""
-        left = self._forward(x)
+        passes = self._passes[self._key(x, tangents=self._needs_tangents(move))]
+        left = self._forward(passes, x)
         meta_loss = None
         if move.meta is not None:
             assert clean is not None
-            meta_loss = self._move_adjuster(move.meta, left, x, y, ids, *clean)
+            meta_loss = self._move_adjuster(move.meta, passes, left, x, y, ids, *clean)
         if move.learned is not None:
             assert self._slopes is not None
             slope, loss, fields, margins = self._slopes.observed(left.logits, y, ids)
         else:
             slope, loss = _slope(move.loss, left.logits, y, ids)
             fields, margins = move.observe(left.logits, y, ids)
-        gradients = self._passes[tuple(x.shape)].backward(left, slope)
+        gradients = passes.backward(left, slope)
         self._watch(loss + get_total_norm(gradients))
         self._update(gradients)
         _copy(list(self._model.buffers()), left.buffers)
         return StepReport(loss, meta_loss, fields, margins)
 
-    def _forward(self, x: Tensor, weights: Sequence[Tensor] | None = None, buffers: Sequence[Tensor] = ()) -> Left:
-        given = list(self._model.buffers()) if not buffers else list(buffers)
-        return self._passes[tuple(x.shape)].forward(self._weights if weights is None else weights, given, x)
+    def _forward(
+        self, passes: Passes, x: Tensor, weights: Sequence[Tensor] | None = None, buffers: Sequence[Tensor] = ()
+    ) -> Left:
+        given = list(buffers) if buffers else list(self._model.buffers())
+        return passes.forward(self._weights if weights is None else weights, given, x)
 
     def _move_adjuster(
-        self, meta: MetaStep, left: Left, x: Tensor, y: Tensor, ids: Tensor, clean_x: Tensor, clean_y: Tensor
+        self,
+        meta: MetaStep,
+        passes: Passes,
+        left: Left,
+        x: Tensor,
+        y: Tensor,
+        ids: Tensor,
+        clean_x: Tensor,
+        clean_y: Tensor,
     ) -> Tensor:
         assert self._slopes is not None
         assert self._clean is not None
         assert self._learned_rates is not None
-        passes, slopes = self._passes[tuple(x.shape)], self._slopes
+        slopes, of_clean = self._slopes, self._passes[self._key(clean_x, tangents=False)]
         slope = slopes.slope(left.logits, y, ids)
         gradient = self._layout.joined(passes.backward(left, slope))
         moved, derivative = self._virtual(meta, gradient)
-        clean = self._forward(clean_x, self._with(self._layout.parted(moved)), left.buffers)
+        clean = self._forward(of_clean, clean_x, self._with(self._layout.parted(moved)), left.buffers)
         clean_slope, meta_loss = self._clean(clean.logits, clean_y)
-        clean_gradients = self._passes[tuple(clean_x.shape)].backward(clean, clean_slope)
+        clean_gradients = of_clean.backward(clean, clean_slope)
         direction = derivative * self._layout.joined(clean_gradients)
-        shift = self._shift(left, x, self._layout.parted(direction))
+        shift = self._shift(passes, left, x, self._layout.parted(direction))
         self._watch_product(slope, shift, gradient, direction)
         found = slopes.response(left.logits, y, ids, shift)
         self._watch(meta_loss + get_total_norm(found))
@@ -184,9 +204,9 @@ class Iteration:
             meta.adjuster_optimizer.step()
         return meta_loss
 
-    def _shift(self, left: Left, x: Tensor, direction: Sequence[Tensor]) -> Tensor:
+    def _shift(self, passes: Passes, left: Left, x: Tensor, direction: Sequence[Tensor]) -> Tensor:
         """How the logits move with the weights."""
-        return self._passes[tuple(x.shape)].tangent(left, direction)
+        return passes.tangent(left, direction)
 
     def _virtual(self, meta: MetaStep, gradient: Tensor) -> tuple[Tensor, Tensor | float]:
         """Weights after the optimiser's step, flat, and the step's derivative."""

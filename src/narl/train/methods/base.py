@@ -15,6 +15,7 @@ from narl.adjuster import Adjuster, margin
 from narl.bilevel import MetaStep, Processes, StepReport
 from narl.bilevel.calls import Inputs, call, restore, snapshot
 from narl.bilevel.hypergradient import check_training_allowed
+from narl.bilevel.layout import faster_layout
 from narl.bilevel.refusals import refuse_no_labels, refuse_not_finite
 from narl.bilevel.turns import Turn, give_gradients, met, take_gradients
 from narl.checks import check_targets
@@ -294,7 +295,7 @@ def descend(
 
     def forward() -> Tensor:
         refuse_no_labels(y)
-        logits = call(model, x, len(y))
+        logits = call(model, faster_layout(model, x), len(y))
         check_targets(y, num_classes=logits.shape[1], num_samples=len(logits))
         return logits
 
