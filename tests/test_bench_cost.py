@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -217,7 +218,11 @@ def test_the_folder_of_the_repository_can_be_shown() -> None:
     assert len(cost.tables(cost.read(ROOT / "results"))) >= len(COMMITTED)
 
 
-def test_the_page_shows_what_was_measured() -> None:
-    page = (ROOT / "docs" / "cost.md").read_text()
-    for table in cost.tables(cost.read(ROOT / "results")):
-        assert table.markdown() in page, f"run: python benchmarks/pages.py, for {table.title}"
+def test_the_pages_show_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    pages = importlib.import_module("pages")
+    assert set(pages.BLOCKS) == {"cost.md", "engine.md", "scaling.md"}
+    for name, blocks in pages.BLOCKS.items():
+        page = (ROOT / "docs" / name).read_text()
+        for table in (table for make in blocks.values() for table in make()):
+            assert table.markdown() in page, f"run: python benchmarks/pages.py, for {table.title}"

@@ -38,6 +38,7 @@ ROOMS = {
         "LossMethod",
         "Method",
         "MethodSpec",
+        "Move",
         "Option",
         "Setting",
         "build",

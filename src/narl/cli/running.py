@@ -128,8 +128,8 @@ def _plan_lines(plan: Plan, out: Path | None) -> list[str]:
         *_column_lines(plan),
         f"model {settings.model or _default_model(sets.train.kind)}, {plan.parameters:,} parameters; {recipe.epochs} "
         f"epochs of {plan.steps} steps, batches of {recipe.batch_size}{augment}; {recipe.optimizer} "
-        f"{recipe.learning_rate:g}, {recipe.schedule} schedule; seed {settings.seed}, {recipe.device}, "
-        f"{recipe.precision}",
+        f"{recipe.learning_rate:g}, {recipe.schedule} schedule; seed {settings.seed}, {recipe.device}"
+        + ("" if recipe.precision == "float32" else f" in {recipe.precision}"),
         *(f"note: {note}" for note in sets.notes),
     ]
     if out is not None:
