@@ -84,6 +84,10 @@ class Move:
         observe: ``(logits, y, ids)`` to values by name and margins, each ``(N,)``; once a step.
         learned: the module whose ``loss`` and ``observe`` these are, if it is one that is learned.
         meta: what moves the learned loss first, in meta steps.
+
+    Example:
+        >>> Move((), nn.functional.cross_entropy, lambda logits, y, ids: ({}, margin(logits, y))).meta is None
+        True
     """
 
     phase: Hashable
