@@ -11,8 +11,8 @@ from torch import Tensor, fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from narl.bilevel.calls import substituted
+from narl.bilevel.optimizers import fill_state
 from narl.train.engine.captured import CapturedEngine
-from narl.train.engine.iteration import fill_state
 from narl.train.methods import Method
 from problems import Problem
 

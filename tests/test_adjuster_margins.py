@@ -244,3 +244,72 @@ def test_state_of_the_running_margin_is_a_copy() -> None:
     second.store(torch.tensor([11.0]), ids)
     assert_close(second.table, torch.tensor([2.0]))
     assert first.table.tolist() == [1.0]
+
+
+# Room in advance
+
+
+def test_reserved_room_changes_no_average() -> None:
+    plain, reserved = RunningMargin(), RunningMargin()
+    reserved.reserve(23)
+    assert len(reserved.table) == 23
+    assert reserved.table.isnan().all()
+    table = reserved.table
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(3):
+        for ids in torch.randperm(23, generator=generator).chunk(5):
+            margins = 4 * torch.randn(len(ids), generator=generator)
+            assert torch.equal(reserved.blend(margins, ids), plain.blend(margins, ids))
+            plain.store(margins, ids)
+            reserved.store(margins, ids)
+    assert reserved.table is table  # written in place
+    assert torch.equal(table, plain.table[:23])
+
+
+@quick
+@given(counts=st.lists(st.integers(0, 9), min_size=1, max_size=4), known=st.integers(1, 6))
+def test_reserving_keeps_what_is_known(counts: list[int], known: int) -> None:
+    running = RunningMargin()
+    running.store(torch.arange(1.0, known + 1), torch.arange(known))
+    for count in counts:
+        running.reserve(count)
+    assert len(running.table) == max(known, *counts)
+    assert running.table[:known].tolist() == list(range(1, known + 1))
+    assert running.table[known:].isnan().all()
+
+
+def test_on_the_host_ids_beyond_the_reserved_room_still_make_room() -> None:
+    running = RunningMargin()
+    running.reserve(2)
+    running.store(torch.tensor([1.0, 2.0]), torch.tensor([1, 7]))
+    assert running.table[torch.tensor([1, 7])].tolist() == [1, 2]
+    with pytest.raises(SampleIdsError, match="too large"):
+        running.store(torch.tensor([1.0]), torch.tensor([2**40]))
+
+
+def test_reserved_room_can_be_written_without_reading_ids() -> None:
+    """As on a GPU: there the table must not grow, which the host would have to wait for."""
+    running = RunningMargin(decay=0.5)
+    running.reserve(4)
+    running.to("meta")
+    running.store(torch.zeros(2, device="meta"), torch.zeros(2, dtype=torch.int64, device="meta"))
+    assert running.table.shape == (4,)
+
+
+def test_a_loaded_table_gets_the_reserved_room_again() -> None:
+    saved, running = RunningMargin(), RunningMargin()
+    saved.store(torch.tensor([1.0, 2.0]), torch.tensor([0, 1]))
+    running.reserve(5)
+    running.load_state_dict(saved.state_dict())
+    assert running.table[:2].tolist() == [1, 2]
+    assert running.table[2:].isnan().tolist() == [True] * 3
+    assert len(saved.table) == 2
+
+
+def test_forgetting_gives_the_reserved_room_back() -> None:
+    running = RunningMargin()
+    running.reserve(5)
+    running.forget()
+    assert len(running.table) == 0
+    running.store(torch.tensor([3.0]), torch.tensor([1]))
+    assert running.table[1] == 3

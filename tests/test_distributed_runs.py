@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from safetensors.numpy import load_file
 
 from command_line import Answer, answer_of, done, process, result, rings
@@ -162,6 +163,20 @@ def test_what_is_wrong_in_one_process_ends_all(workers: Team, tmp_path: Path) ->
     with workers.commands(*commands(other)) as running:
         assert "process 1 has another data than process 0" in refused(running.answers())
     assert not run.exists()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_file_that_is_lost_in_the_middle_is_named(workers: Team, tmp_path: Path, seed: int) -> None:
+    rng, run = np.random.default_rng(0), tmp_path / "run"
+    for number in range(60):
+        path = tmp_path / "data" / "abc"[number % 3] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (12, 12, 3), dtype=np.uint8)).save(path)
+    flags = ("--model", "together:tiny", "--test", "none", "--memory", 0, "--epochs", 400, *FLAGS, "--seed", seed)
+    with workers.commands(*[("train", tmp_path / "data", "--out", run, *flags)] * 2) as running:
+        wait_for_epochs(run, 1)
+        (tmp_path / "data" / "b" / "1.png").unlink()  # one of the two needs it first
+        assert "1.png" in refused(running.answers())
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -11,10 +14,13 @@ from torch import Tensor, nn
 from engine_problem import ROWS, SAMPLES, Twin, apart, twin
 from narl.adjuster import Adjuster
 from narl.bilevel import StepReport
+from narl.bilevel.optimizers import fill_state
 from narl.errors import NonFiniteError, OptionError
 from narl.train import engine
-from narl.train.engine.iteration import Iteration, fill_state
+from narl.train.defaults import decide
+from narl.train.engine.iteration import Iteration, _drawn_on_host
 from narl.train.engine.rates import Rates
+from narl.train.settings import Settings
 
 
 def played(one: Twin, iteration: Iteration, batch: tuple[Tensor, Tensor, Tensor]) -> StepReport:
@@ -22,8 +28,8 @@ def played(one: Twin, iteration: Iteration, batch: tuple[Tensor, Tensor, Tensor]
     if move is None:
         return one.method.step(*batch)
     clean = one.clean() if move.meta is not None else None
-    iteration.prepare(move, *batch, clean)
     iteration.refresh()
+    iteration.prepare(move, *batch, clean)
     report = iteration.run(move, *batch, clean)
     one.method.moved()
     iteration.check()
@@ -99,24 +105,99 @@ def test_what_is_not_finite_is_refused() -> None:
 
 
 class Jumpy(nn.Module):
-    """Draws from Python's random numbers in its forward pass."""
+    """Draws a number on the host in its forward pass."""
+
+    def __init__(self, draw: Callable[[], float]) -> None:
+        super().__init__()
+        self.linear, self.draw = nn.Linear(768, 4), draw
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.linear(x.flatten(1))
+        return scores * (1 + self.draw())
+
+
+@pytest.mark.parametrize("draw", [random.random, np.random.rand], ids=["python", "numpy"])
+def test_random_numbers_of_the_host_are_refused(draw: Callable[[], float]) -> None:
+    one = twin("CE", model=Jumpy(draw))
+    iteration = Iteration(one.model, one.optimizer)
+    with pytest.raises(OptionError, match="random numbers on the host"):
+        played(one, iteration, one.batches[0])
+
+
+def test_what_torch_draws_on_the_host_counts_for_models_elsewhere() -> None:
+    before = [_drawn_on_host(torch.device(kind)) for kind in ("cpu", "meta")]
+    with torch.random.fork_rng(devices=[]):
+        torch.rand(())
+        assert [_drawn_on_host(torch.device(kind)) == b for kind, b in zip(("cpu", "meta"), before, strict=True)] == [
+            True,
+            False,
+        ]
+
+
+class Scaled(nn.Module):
+    """Its first parameter is a single number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(1.5))
+        self.linear = nn.Linear(768, 4)
+        nn.init.uniform_(self.linear.weight, -0.1, 0.1, generator=torch.Generator().manual_seed(0))
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.linear(x.flatten(1))
+        return scores * self.scale
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_a_parameter_of_one_number_looks_ahead_with_its_own_momentum(optimizer: str) -> None:
+    options: dict[str, Any] = {"optimizer": optimizer, "rate": 1e-2, "every": 1, "dtype": torch.float64}
+    own, other = (twin("A-GCE", model=Scaled(), **options) for _ in range(2))
+    iteration = Iteration(other.model, other.optimizer)
+    for batch in own.batches:
+        expected, found = own.method.step(*batch), played(other, iteration, batch)
+        assert apart(values_of(found), values_of(expected)) < 1e-5
+
+
+def test_weights_of_several_types_are_refused() -> None:
+    one = twin("CE")
+    one.model[4].double()  # type: ignore[index]
+    with pytest.raises(OptionError, match="several types"):
+        Iteration(one.model, one.optimizer)
+
+
+class Replacing(nn.Module):
+    """Gives itself a new buffer in every pass."""
+
+    mean: Tensor
 
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(768, 4)
+        nn.init.uniform_(self.linear.weight, -0.1, 0.1, generator=torch.Generator().manual_seed(0))
+        nn.init.zeros_(self.linear.bias)
+        self.register_buffer("mean", torch.zeros(()))
 
     def forward(self, x: Tensor) -> Tensor:
-        import random
+        self.mean = 0.5 * self.mean + 0.5 * x.mean() + 0 * self.linear.bias.sum()  # not even detached
+        scores: Tensor = self.linear(x.flatten(1) - self.mean.detach())
+        return scores
 
-        scores: Tensor = self.linear(x.flatten(1))
-        return scores * (1 + random.random())
 
-
-def test_python_random_numbers_are_refused() -> None:
-    one = twin("CE", model=Jumpy())
-    iteration = Iteration(one.model, one.optimizer)
-    with pytest.raises(OptionError, match="Python's random numbers"):
-        played(one, iteration, one.batches[0])
+def test_buffers_that_a_model_replaces_are_taken_over() -> None:
+    own, other = (twin("CE", model=Replacing()) for _ in range(2))
+    iteration = Iteration(other.model, other.optimizer)
+    first = other.model.get_buffer("mean")
+    for number, batch in enumerate(own.batches):
+        own.method.step(*batch)
+        if number % 3 == 2:
+            other.method.step(*batch)
+            assert other.model.get_buffer("mean") is not first
+        else:
+            played(other, iteration, batch)
+            assert other.model.get_buffer("mean") is first  # a captured step would know no other
+        assert torch.allclose(other.model.get_buffer("mean"), own.model.get_buffer("mean"))
+    assert apart(other.model.parameters(), own.model.parameters()) < 1e-4
 
 
 def test_dropout_masks_are_shared_by_the_passes() -> None:
@@ -196,6 +277,26 @@ def test_on_the_cpu_steps_run_as_written() -> None:
     made = engine.make("auto", one.method, one.model, one.optimizer, None, rows=ROWS, steps=100)
     assert type(made) is engine.Engine
     assert made.step(*one.batches[0]).margins is not None
+
+
+@pytest.mark.parametrize(
+    ("kind", "device", "asked", "options", "found"),
+    [
+        ("image", "cuda", "auto", {}, "bfloat16"),
+        ("text", "cuda", "auto", {}, "bfloat16"),
+        ("table", "cuda", "auto", {}, "float32"),
+        ("table", "cuda", "bfloat16", {}, "bfloat16"),
+        ("image", "cuda", "auto", {"tangent": "difference"}, "float32"),
+        ("image", "cuda", "float32", {}, "float32"),
+        ("image", "cpu", "auto", {}, "float32"),
+    ],
+)
+def test_precision_where_nobody_said(
+    kind: str, device: str, asked: str, options: dict[str, str], found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *_: True)
+    settings = Settings(data="x.npz", precision=asked, options=options)
+    assert decide(settings, kind=kind, samples=100, device=device, threads=1).precision == found
 
 
 def test_bfloat16_steps_stay_near() -> None:

@@ -14,12 +14,18 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from narl.bilevel.normalisation import batch_norm
+from narl.bilevel.tangents import load_forward_mode
 
 quick = settings(max_examples=30, deadline=None, derandomize=True, database=None)
 
 SHAPES = [(7, 3), (5, 3, 4), (4, 3, 2, 5), (3, 3, 2, 2, 3)]
 AFFINE = {"both": (True, True), "weight": (True, False), "bias": (False, True), "none": (False, False)}
 STATISTICS = ["batch", "running", "eval"]
+
+
+@pytest.fixture(autouse=True)
+def forward_mode() -> None:
+    load_forward_mode()  # without torch's own deprecation warning
 
 
 def problem(shape: tuple[int, ...], affine: str, statistics: str, seed: int = 0) -> tuple[Tensor, dict[str, Any]]:
@@ -65,7 +71,7 @@ def test_values_statistics_and_gradients_are_torchs(shape: tuple[int, ...], affi
         assert_close(found, expected, rtol=1e-10, atol=1e-11)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{len(shape)}d")
+@pytest.mark.parametrize("shape", SHAPES[::2], ids=lambda shape: f"{len(shape)}d")
 @pytest.mark.parametrize("affine", AFFINE)
 @pytest.mark.parametrize("statistics", STATISTICS)
 @pytest.mark.parametrize("moving", ["all", "input", "affine"])
@@ -74,10 +80,7 @@ def test_tangents_are_finite_differences(shape: tuple[int, ...], affine: str, st
     values = {"input": x, **{name: options.pop(name) for name in ("weight", "bias")}}
     moved = [name for name, value in values.items() if value is not None and moving in ("all", _kind(name))]
     generator = torch.Generator().manual_seed(1)
-    directions = {
-        name: torch.randn(values[name].shape, generator=generator, dtype=torch.float64)  # type: ignore[union-attr]
-        for name in moved
-    }
+    directions = {name: torch.randn(values[name].shape, generator=generator, dtype=torch.float64) for name in moved}
 
     def at(step: float) -> Tensor:
         there = {name: value + step * directions[name] if name in moved else value for name, value in values.items()}
@@ -113,14 +116,14 @@ def test_both_modes_agree_with_torchs(sizes: list[int], affine: str, momentum: f
     x, options = problem(shape, affine, "running", seed)
     options |= {"momentum": momentum, "eps": eps}
     leaves = {"input": x, **{name: options.pop(name) for name in ("weight", "bias") if options[name] is not None}}
-    directions = {name: torch.randn_like(value) for name, value in leaves.items()}
+    directions = {name: value.sin() + 0.5 for name, value in leaves.items()}
 
     def function(of: Any) -> Any:
         own = copied(options)
         return lambda values: of(**values, **own), own
 
     (ours, own), (theirs, torchs) = function(batch_norm), function(F.batch_norm)
-    y, along = torch.func.jvp(theirs, (leaves,), (directions,))
+    y, along = torch.func.jvp(theirs, (leaves,), (directions,))[:2]
     assert_close(ours(leaves), y, rtol=1e-8, atol=1e-9)
     assert_close(_tangent(leaves, directions, options), along, rtol=1e-6, atol=1e-7)
     for name in ("running_mean", "running_var"):
@@ -132,7 +135,7 @@ def test_both_modes_at_once() -> None:
     x, options = problem((6, 3, 2, 2), "both", "running")
     weight, bias = options.pop("weight").requires_grad_(), options.pop("bias").requires_grad_()
     leaf = x.clone().requires_grad_()
-    direction, slope = torch.randn_like(x), torch.randn_like(x)
+    direction, slope = (5 * x).sin(), (7 * x).cos()
     with forward_ad.dual_level():
         out = batch_norm(forward_ad.make_dual(leaf, direction), weight=weight, bias=bias, **copied(options))  # type: ignore[no-untyped-call]
         y, along = forward_ad.unpack_dual(out)  # type: ignore[no-untyped-call]
@@ -155,7 +158,7 @@ def test_half_precision_comes_out_as_it_went_in(dtype: torch.dtype, statistics: 
     leaf = x.clone().requires_grad_()
     y, expected = batch_norm(leaf, **half), F.batch_norm(x.float(), **full)
     assert y.dtype == dtype
-    assert torch.equal(y, expected.to(dtype)) or (y.float() - expected).abs().max() < 2e-2  # one rounding
+    assert_close(y.float(), expected, rtol=2 * torch.finfo(dtype).eps, atol=1e-5)  # rounded once, at the end
     for name in ("running_mean", "running_var"):
         if half[name] is not None:
             assert half[name].dtype == torch.float32

@@ -159,6 +159,17 @@ def test_dropout_and_convolutions_resume_too(tmp_path: Path) -> None:
     assert files(tmp_path / "whole") == files(tmp_path / "parts")
 
 
+def test_a_run_from_before_engines_and_precisions_goes_on(rings: Path, reference: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    start(plan(asked(rings)), run, observer=StopAt(7), tensorboard=False)
+    config = json.loads((run / "config.json").read_text())
+    del config["config"]["settings"]["engine"], config["config"]["settings"]["precision"]
+    del config["config"]["recipe"]["precision"]
+    (run / "config.json").write_text(json.dumps(config))
+    assert resume(run, tensorboard=False).finished
+    assert files(run) == files(reference)
+
+
 @pytest.mark.parametrize("what", ["x", "y", "y_true", "classes"])
 def test_changed_data_is_noticed(what: str, rings: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.npz"

@@ -66,7 +66,7 @@ def cut(module: fx.GraphModule, *, inputs: Sequence[int], outputs: Sequence[int]
     kept: dict[fx.Node, int] = {}
     later, needed = [], []
     for own, ends in zip(given[1:], wanted[1:], strict=True):
-        starts = _starts(ends, set(own), in_memory, first)
+        starts = _starts(graph, ends, set(own), in_memory, first)
         needed.append([kept.setdefault(node, len(kept)) for node in starts])
         later.append(_part(module, [*starts, *own], ends))
     return Parts(_part(module, given[0], [*wanted[0], *kept]), later, needed)
@@ -116,9 +116,11 @@ _LIGHT = {
 }
 
 
-def _starts(ends: list[fx.Node], own: set[fx.Node], in_memory: set[fx.Node], first: set[fx.Node]) -> list[fx.Node]:
+def _starts(
+    graph: fx.Graph, ends: list[fx.Node], own: set[fx.Node], in_memory: set[fx.Node], first: set[fx.Node]
+) -> list[fx.Node]:
     """The first part's values from which a later part can compute its outputs without heavy operations of the first."""
-    starts: dict[fx.Node, None] = {}
+    starts: set[fx.Node] = set()
     seen: set[fx.Node] = set()
     waiting = list(ends)
     while waiting:
@@ -128,11 +130,10 @@ def _starts(ends: list[fx.Node], own: set[fx.Node], in_memory: set[fx.Node], fir
         seen.add(node)
         # One of several results of an operation is a value; the tuple of them is not.
         if node in first and (node in in_memory or _is_item_of(node, in_memory)) and not _is_tuple(node):
-            starts[node] = None
+            starts.add(node)
         else:
             waiting.extend(node.all_input_nodes)
-    order = {node: position for position, node in enumerate(next(iter(seen)).graph.nodes)}
-    return sorted(starts, key=order.__getitem__)
+    return [node for node in graph.nodes if node in starts]
 
 
 def _is_item_of(node: fx.Node, nodes: set[fx.Node]) -> bool:

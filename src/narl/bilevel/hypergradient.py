@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from narl.bilevel.calls import Inputs, call, snapshot, substituted, uncompiled
-from narl.bilevel.layout import faster_layout
+from narl.bilevel.memory_format import faster_layout
 from narl.bilevel.optimizers import Rule, rule_of, trained_parameters
 from narl.bilevel.processes import Processes, bare
 from narl.bilevel.tangents import Product, TrainingPass, tangent_of_logits

@@ -113,6 +113,57 @@ def trained_parameters(model: nn.Module, optimizer: Optimizer) -> dict[str, nn.P
     return trained
 
 
+def fill_state(optimizer: Optimizer) -> None:
+    """Give an optimiser the state that it would make in its first step, for nothing done so far.
+
+    Args:
+        optimizer: ``SGD`` without dampening, ``Adam`` or ``AdamW``.
+
+    Example:
+        >>> weights = torch.ones(2, requires_grad=True)
+        >>> optimizer = torch.optim.SGD([weights], lr=0.1, momentum=0.9)
+        >>> fill_state(optimizer)
+        >>> optimizer.state[weights]["momentum_buffer"]
+        tensor([0., 0.])
+    """
+    for group in optimizer.param_groups:
+        names = ("momentum_buffer",) if group.get("momentum") else ()
+        if "betas" in group:
+            names = ("exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if group["amsgrad"] else ()))
+        for parameter in group["params"]:
+            state = optimizer.state[parameter]
+            if "betas" in group and "step" not in state:
+                on_device = group["capturable"] or group["fused"]
+                state["step"] = torch.zeros((), device=parameter.device if on_device else "cpu")
+            for name in names:
+                if state.get(name) is None:
+                    state[name] = torch.zeros_like(parameter)
+
+
+def load_state(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+    """``optimizer.load_state_dict``, but the optimiser computes by the kernels that it was made for.
+
+    Args:
+        optimizer: any.
+        state: of its kind, perhaps from a time when other kernels were chosen.
+
+    Example:
+        >>> weights = torch.ones(2, requires_grad=True)
+        >>> old, new = SGD([weights], lr=0.1, foreach=False), SGD([weights], lr=0.2, foreach=True)
+        >>> load_state(new, old.state_dict())
+        >>> new.param_groups[0]["lr"], new.param_groups[0]["foreach"]
+        (0.1, True)
+    """
+    groups = [
+        {**saved, **{name: own[name] for name in _KERNELS if name in own}}
+        for saved, own in zip(state["param_groups"], optimizer.param_groups, strict=True)
+    ]
+    optimizer.load_state_dict({**state, "param_groups": groups})
+
+
+_KERNELS = ("foreach", "fused", "capturable")
+
+
 def _signed(weights: Tensor, gradient: Tensor, group: Mapping[str, Any], decay: float) -> tuple[Tensor, float]:
     """The direction before momentum: sign, then weight decay, in torch's order; and its derivative by the gradient."""
     sign = -1.0 if group["maximize"] else 1.0

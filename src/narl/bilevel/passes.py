@@ -24,6 +24,7 @@ from narl.bilevel import cutting
 from narl.bilevel.calls import call, substituted
 from narl.bilevel.compositions import Composed, differentiable_kernels
 from narl.bilevel.normalisation import batch_norm
+from narl.bilevel.tangents import load_forward_mode
 
 Function = Callable[..., Any]
 Compile = Callable[[fx.GraphModule], Function]
@@ -139,7 +140,7 @@ def _trace(
         leaves |= {name: leaves[name].requires_grad_() for name in trained}
         before = {name: next(given) for name in buffers}
         x, slope = next(given), next(given)
-        with torch.enable_grad(), _autocast(x.device.type, precision):
+        with torch.enable_grad(), autocast(x.device.type, precision):
             with forward_ad.dual_level() if tangents else contextlib.nullcontext():
                 used = dict(leaves)
                 if tangents:
@@ -156,7 +157,9 @@ def _trace(
         last = () if not tangents else (torch.zeros_like(logits) if tangent is None else tangent,)
         return tuple(value.detach() for value in (logits, *after, *gradients, *last))
 
-    with torch.no_grad(), _autocast(inputs.device.type, precision), substituted(model, {}):
+    if tangents:
+        load_forward_mode()
+    with torch.no_grad(), autocast(inputs.device.type, precision), substituted(model, {}):
         slope = torch.zeros_like(call(model, inputs, rows))
     directions = [torch.zeros_like(weights[name]) for name in trained] if tangents else []
     example = [*(p.detach() for p in weights.values()), *buffers.values(), inputs, slope, *directions]
@@ -208,7 +211,8 @@ class _Written(Composed):
         return super().__torch_function__(function, types, args, kwargs)
 
 
-def _autocast(device: str, precision: torch.dtype | None) -> contextlib.AbstractContextManager[Any]:
+def autocast(device: str, precision: torch.dtype | None) -> contextlib.AbstractContextManager[Any]:
+    """Inside, matrix products and convolutions are computed in ``precision``; None: in the tensors' own."""
     if precision is None:
         return contextlib.nullcontext()
     return torch.autocast(device, precision, cache_enabled=False)

@@ -20,7 +20,7 @@ from narl.bilevel.hypergradient import (
     logit_gradient,
     meta_gradient,
 )
-from narl.bilevel.optimizers import rule_of, trained_parameters
+from narl.bilevel.optimizers import load_state, rule_of, trained_parameters
 from narl.bilevel.processes import Processes, bare
 from narl.bilevel.refusals import refuse_no_labels, refuse_not_finite, refuse_synchronised
 from narl.bilevel.tangents import KINDS, TrainingPass
@@ -181,7 +181,7 @@ class MetaStep:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where :meth:`state_dict` was taken."""
         self.steps = state["steps"]
-        self.adjuster_optimizer.load_state_dict(state["adjuster_optimizer"])
+        load_state(self.adjuster_optimizer, state["adjuster_optimizer"])
 
     def _move_adjuster(
         self, begin: Callable[[], tuple[TrainingPass, Sequence[Any]]], y: Tensor, ids: Tensor | None

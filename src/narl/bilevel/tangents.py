@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from narl.bilevel.calls import Inputs, RandomState, call, substituted
 from narl.bilevel.compositions import Composed, differentiable_kernels
-from narl.bilevel.layout import faster_layout
 from narl.bilevel.linear_maps import Unrecorded
+from narl.bilevel.memory_format import faster_layout
 from narl.bilevel.tape import Tape
 from narl.errors import NarlWarning, OptionError, TangentError
 
@@ -163,7 +163,7 @@ def _may_be_recorded(model: nn.Module) -> bool:
 def _forward(run: TrainingPass, directions: Mapping[str, Tensor], product: Product) -> Tensor:
     if run.tape is not None:
         weights = dict(run.model.named_parameters())
-        _load_forward_mode()
+        load_forward_mode()
         try:
             with differentiable_kernels(run.model):
                 tangent = run.tape.tangent(run.logits, {weights[name]: along for name, along in directions.items()})
@@ -177,7 +177,7 @@ def _forward(run: TrainingPass, directions: Mapping[str, Tensor], product: Produ
 
 
 def _dual_pass(run: TrainingPass, directions: Mapping[str, Tensor]) -> Tensor:
-    _load_forward_mode()
+    load_forward_mode()
     weights = dict(run.model.named_parameters())
     with (
         run.random_state.replayed(),
@@ -243,7 +243,7 @@ def _dual(value: Tensor, along: Tensor) -> Tensor:
 
 
 @functools.cache
-def _load_forward_mode() -> None:
+def load_forward_mode() -> None:
     """Make torch load what its forward mode needs, without the deprecation warning that this sets off inside torch."""
     with warnings.catch_warnings(), forward_ad.dual_level():
         warnings.simplefilter("ignore", DeprecationWarning)

@@ -173,7 +173,10 @@ Engine = Annotated[
     ),
 ]
 Precision = Annotated[
-    str, typer.Option(help="float32, bfloat16, or auto: bfloat16 on GPUs that have it.", rich_help_panel=_OUTPUT)
+    str,
+    typer.Option(
+        help="float32, bfloat16, or auto: bfloat16 for images and texts on GPUs that have it.", rich_help_panel=_OUTPUT
+    ),
 ]
 Threads = Annotated[
     int | None,

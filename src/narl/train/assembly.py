@@ -11,7 +11,8 @@ from narl.data import augmentation, pools
 from narl.data.samples import Samples
 from narl.errors import OptionError
 from narl.train import engine
-from narl.train.loop import CleanBatches, Loop, Part
+from narl.train.batches import CleanBatches, Part
+from narl.train.loop import Loop
 from narl.train.planning import Plan, method_for, optimizer_for
 from narl.train.prepare import Sets
 

@@ -159,8 +159,14 @@ def decide(settings: Settings, *, kind: str, samples: int, device: str, threads:
         device=device,
         # Small networks on small batches: more threads mostly wait for each other.
         threads=settings.threads or (threads if kind == "image" else 1),
-        precision=engine.precision_of(settings.precision, device),
+        precision=_precision(settings, kind, device),
     )
+
+
+def _precision(settings: Settings, kind: str, device: str) -> str:
+    """Half precision only where it gains: not for small networks on numbers, nor for a difference of logits."""
+    exact = kind == "table" or settings.options.get("tangent") == "difference"
+    return "float32" if exact and settings.precision == "auto" else engine.precision_of(settings.precision, device)
 
 
 def _given(value: float | None, default: float) -> float:

@@ -8,7 +8,28 @@ from typing import Any, Protocol, final
 from numpy.typing import NDArray
 
 from narl.bilevel import Processes, StepReport
-from narl.train.loop import Watcher
+
+
+class Watcher(Protocol):
+    """What a loop tells the one who started it."""
+
+    def after_step(self, report: StepReport) -> None:
+        """A step is done."""
+
+    def wants_checkpoint(self) -> bool:
+        """Whether to save between two steps, within an epoch."""
+
+    def wants_stop(self) -> bool:
+        """Whether to save and leave."""
+
+    def better(self, epoch: int) -> None:
+        """This epoch's model is the best one so far on the held-out clean samples."""
+
+    def after_epoch(self, record: dict[str, Any], values: Mapping[str, NDArray[Any]]) -> None:
+        """An epoch is done: its record, and every training sample's margin and hyperparameters ``(N,)``."""
+
+    def checkpoint(self, state: dict[str, Any]) -> None:
+        """Save the state."""
 
 
 class Stopper(Protocol):

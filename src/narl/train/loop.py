@@ -10,9 +10,8 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol, final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -20,97 +19,19 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from narl.bilevel import Processes, StepReport
+from narl.bilevel import Processes
+from narl.bilevel.optimizers import load_state
+from narl.bilevel.passes import autocast
 from narl.data.augmentation import Augmentation
-from narl.data.pools import Pool
+from narl.data.pools import FilePool
 from narl.errors import CheckpointError, NonFiniteError, OptionError
+from narl.train.batches import Finish, Part, evaluation_batch, mixed, shuffled, sizes
 from narl.train.distributed import even_out
-from narl.train.engine import Engine, autocast
+from narl.train.engine import Engine
 from narl.train.evaluate import Evaluation, logits_of, separation
+from narl.train.following import Watcher
 from narl.train.methods import Method
 from narl.train.schedule import Schedule
-
-Finish = Callable[[Tensor], Tensor]
-
-_EVALUATION_BATCH = 500
-_EVALUATION_NUMBERS = 3 * 32 * 32 * 2500
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Part:
-    """Encoded samples and their labels ``(N,)``, on one device."""
-
-    pool: Pool
-    labels: Tensor
-
-    def __len__(self) -> int:
-        """How many samples."""
-        return len(self.labels)
-
-
-@final
-class CleanBatches:
-    """Draws clean batches: the whole set while it is small, else as many samples as asked for.
-
-    Args:
-        part: the clean samples.
-        size: samples a batch.
-        augment: what is done to inputs in training.
-        finish: what makes encoded samples the model's input.
-        generator: source of the draws.
-        processes: who trains together; each gets its share of the batch.
-    """
-
-    def __init__(
-        self,
-        part: Part,
-        size: int,
-        augment: Augmentation,
-        finish: Finish,
-        generator: torch.Generator,
-        processes: Processes,
-    ) -> None:
-        self._part, self._size, self._augment, self._finish = part, size, augment, finish
-        self._generator, self._processes = generator, processes
-
-    def __call__(self) -> tuple[Tensor, Tensor]:
-        """Inputs and labels of one batch."""
-        rows = torch.arange(len(self._part))
-        if len(self._part) > self._size:
-            rows = torch.randperm(len(self._part), generator=self._generator)[: self._size]
-        share, total = self._processes.share(len(rows)), len(rows)
-        rows = rows[share].to(self._part.labels.device)
-        x = self._augment(self._part.pool.get(rows), self._generator, share, total)
-        return self._finish(x), self._part.labels[rows]
-
-    def example(self) -> tuple[Tensor, Tensor]:
-        """Some batch, as it is: nothing is drawn for it."""
-        count = min(self._size, len(self._part))
-        rows = torch.arange(count)[self._processes.share(count)].to(self._part.labels.device)
-        return self._finish(self._part.pool.get(rows)), self._part.labels[rows]
-
-
-class Watcher(Protocol):
-    """What a loop tells the one who started it."""
-
-    def after_step(self, report: StepReport) -> None:
-        """A step is done."""
-
-    def wants_checkpoint(self) -> bool:
-        """Whether to save between two steps, within an epoch."""
-
-    def wants_stop(self) -> bool:
-        """Whether to save and leave."""
-
-    def better(self, epoch: int) -> None:
-        """This epoch's model is the best one so far on the held-out clean samples."""
-
-    def after_epoch(self, record: dict[str, Any], values: Mapping[str, NDArray[Any]]) -> None:
-        """An epoch is done: its record, and every training sample's margin and hyperparameters ``(N,)``."""
-
-    def checkpoint(self, state: dict[str, Any]) -> None:
-        """Save the state."""
 
 
 @final
@@ -134,7 +55,7 @@ class Loop:
         epochs: passes over the training samples.
         batch_size: samples a step, those of all processes together.
         seed: of everything random.
-        generator: of augmentation and clean batches, shared with :class:`CleanBatches`.
+        generator: of augmentation and clean batches, shared with :class:`narl.train.batches.CleanBatches`.
         processes: who trains together. All have the same seed and draw the same numbers, so that the whole is what one
             process would do; but for dropout, where each draws its own.
     """
@@ -215,7 +136,7 @@ class Loop:
         self.epoch, self.step_of_epoch = state["epoch"], state["step_of_epoch"]
         try:
             self.model.load_state_dict(state["model"])
-            self.optimizer.load_state_dict(state["optimizer"])
+            load_state(self.optimizer, state["optimizer"])
             self.method.load_state_dict(state["method"])
             self.engine.reset()
         except (LookupError, RuntimeError, TypeError, ValueError) as error:
@@ -233,7 +154,7 @@ class Loop:
     def _run_epoch(self, watcher: Watcher) -> bool:
         batches = self._batches()
         own = [rows[self.processes.share(len(rows))] for rows in batches[self.step_of_epoch :]]
-        for x in self.train.pool.stream(own):
+        for x in self._read(own):
             self._step(x, batches[self.step_of_epoch], watcher)
             if self.step_of_epoch < len(batches):
                 if watcher.wants_stop():
@@ -242,6 +163,15 @@ class Loop:
                     watcher.checkpoint(self.state())
         self._end_epoch(watcher)
         return self.finished or not watcher.wants_stop()
+
+    def _read(self, batches: Sequence[Tensor]) -> Iterator[Tensor]:
+        """Encoded samples; a file that one process cannot read ends all of them."""
+        stream = self.train.pool.stream(batches)
+        if self.processes.count == 1 or not isinstance(self.train.pool, FilePool):
+            yield from stream
+            return
+        for _ in batches:
+            yield self.processes.together(lambda: next(stream))
 
     def _step(self, x: Tensor, rows: Tensor, watcher: Watcher) -> None:
         self.model.train()
@@ -314,10 +244,10 @@ class Loop:
     def logits(self, part: Part) -> Tensor:
         """The model's logits for a part, ``(N, c)``, on the host."""
         device = part.labels.device
-        rows = torch.split(torch.arange(len(part), device=device), _evaluation_batch(part))
+        rows = torch.split(torch.arange(len(part), device=device), evaluation_batch(part))
         own = rows[self.processes.share(len(rows), least=1)]  # whole batches: they are computed as by one process
         with autocast(device.type, self.engine.precision):
-            found = logits_of(self.model, part.pool.stream(own), self._finish, 0)
+            found = self.processes.together(lambda: logits_of(self.model, part.pool.stream(own), self._finish, 0))
         return found if len(own) == len(rows) else self.processes.gathered(found)[0]
 
     def _is_better(self, record: dict[str, Any]) -> bool:
@@ -341,20 +271,19 @@ class Loop:
         self._values = {
             name: torch.full((count,), torch.nan, device=device) for name in ("margin", *self.method.fields)
         }
-        self._steps = len(_sizes(count, self.batch_size))
+        self._steps = len(sizes(count, self.batch_size))
 
     def _batches(self) -> list[Tensor]:
         """The epoch's rows, batch by batch."""
-        generator = torch.Generator().manual_seed(_mixed(self.seed, self.epoch))
-        order = torch.randperm(len(self.train), generator=generator).to(self.train.labels.device)
-        return list(torch.split(order, _sizes(len(self.train), self.batch_size)))
+        order = shuffled(len(self.train), seed=self.seed, epoch=self.epoch).to(self.train.labels.device)
+        return list(torch.split(order, sizes(len(self.train), self.batch_size)))
 
     @contextlib.contextmanager
     def _own_random_state(self) -> Iterator[None]:
         device = self.train.labels.device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             rank = self.processes.rank
-            torch.manual_seed(_mixed(self.seed, self.epoch, self.step_of_epoch, rank) if rank else self.seed)
+            torch.manual_seed(mixed(self.seed, self.epoch, self.step_of_epoch, rank) if rank else self.seed)
             if _named("cpu", rank) in self._random:
                 torch.set_rng_state(self._random[_named("cpu", rank)])
             if device.type == "cuda" and _named("cuda", rank) in self._random:
@@ -377,42 +306,6 @@ class Loop:
             (of_all,) = self.processes.gathered(state.unsqueeze(0))
             states |= {_named(name, rank): each for rank, each in enumerate(of_all)}
         return states
-
-
-def _evaluation_batch(part: Part) -> int:
-    """Samples that are evaluated at once: on a GPU more of small ones, to keep it busy."""
-    if part.labels.device.type == "cpu" or not len(part):
-        return _EVALUATION_BATCH
-    size = part.pool.get(torch.zeros(1, dtype=torch.int64, device=part.labels.device)).numel()
-    return max(_EVALUATION_BATCH, _EVALUATION_NUMBERS // size)
-
-
-def steps_per_epoch(samples: int, batch_size: int) -> int:
-    """How many steps an epoch takes.
-
-    Example:
-        >>> steps_per_epoch(1000, 100), steps_per_epoch(1001, 100), steps_per_epoch(1002, 100)
-        (10, 10, 11)
-    """
-    return len(_sizes(samples, batch_size))
-
-
-def _sizes(samples: int, batch_size: int) -> list[int]:
-    """Sizes of an epoch's batches. A sample left over goes with the last batch: BatchNorm cannot train on one."""
-    full, rest = divmod(samples, batch_size)
-    if full and rest == 1:
-        return [batch_size] * (full - 1) + [batch_size + 1]
-    return [batch_size] * full + ([rest] if rest else [])
-
-
-def _mixed(*numbers: int) -> int:
-    """One seed for each epoch of each run, or whatever else the numbers count.
-
-    Example:
-        >>> _mixed(0, 1) == _mixed(0, 1), _mixed(0, 1) == _mixed(0, 2)
-        (True, False)
-    """
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
 
 
 def _named(generator: str, rank: int) -> str:

@@ -16,9 +16,9 @@ from narl.data import augmentation, encoding
 from narl.errors import OptionError
 from narl.train import architectures, defaults, methods
 from narl.train.adjusters import load_adjusters
+from narl.train.batches import steps_per_epoch
 from narl.train.defaults import Recipe
 from narl.train.environment import threads, usable_device
-from narl.train.loop import steps_per_epoch
 from narl.train.own_models import global_state_from
 from narl.train.prepare import Sets, prepare
 from narl.train.schedule import Schedule

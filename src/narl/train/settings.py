@@ -52,7 +52,7 @@ class Settings:
         seed: of everything random.
         device: ``"auto"``, ``"cpu"``, ``"cuda"`` …
         engine: ``"auto"``: the fastest that does the same training; ``"eager"``: steps as they are written.
-        precision: ``"float32"``, ``"bfloat16"``, or ``"auto"``: bfloat16 on GPUs that have it.
+        precision: ``"float32"``, ``"bfloat16"``, or ``"auto"``: bfloat16 for images and texts on GPUs that have it.
         threads: of torch on the CPU; a resumed run uses as many, since rounding depends on it.
         workers: threads that decode images.
         memory_limit: bytes up to which decoded images are held in memory.

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from narl.train.engine.base import Engine, autocast
+from narl.train.engine.base import Engine
 from narl.train.engine.captured import CapturedEngine, Clean
 from narl.train.methods import Method
 
-__all__ = ["Engine", "autocast", "make", "precision_of"]
+__all__ = ["Engine", "make", "precision_of"]
 
 _TYPES = {"float32": None, "bfloat16": torch.bfloat16}
 

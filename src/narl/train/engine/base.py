@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from narl.bilevel import StepReport
+from narl.bilevel.passes import autocast
 from narl.train.methods import Method
-
-
-def autocast(device: str, precision: torch.dtype | None) -> contextlib.AbstractContextManager[Any]:
-    """Inside, matrix products and convolutions are computed in ``precision``; None: in the tensors' own."""
-    if precision is None:
-        return contextlib.nullcontext()
-    return torch.autocast(device, precision, cache_enabled=False)
 
 
 class Engine:

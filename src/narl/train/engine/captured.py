@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, final
 
 import torch
@@ -82,7 +82,7 @@ class CapturedEngine(Engine):
         self._clean_batch: tuple[Tensor, Tensor] | None = None
 
     def step(self, x: Tensor, y: Tensor, ids: Tensor) -> StepReport:
-        """Train on one batch."""
+        """Train on one batch; what is reported of the samples holds until the next step."""
         move = self.method.move() if self._levels and isinstance(x, Tensor) and len(x) == self._rows else None
         if move is None:
             return self.eagerly(x, y, ids)
@@ -98,7 +98,7 @@ class CapturedEngine(Engine):
         self._steps += 1
         if self._steps % _LOOK_EVERY == 0:
             self.check()
-        return found.report
+        return replace(found.report, loss=found.report.loss.clone(), meta_loss=_kept(found.report.meta_loss))
 
     def _bring(self, x: Tensor, y: Tensor, ids: Tensor, clean: tuple[Tensor, Tensor] | None) -> None:
         """Copy a batch to where the graphs look for it."""
@@ -116,12 +116,14 @@ class CapturedEngine(Engine):
         while self._levels:
             try:
                 found = self._capture(move, x, y, ids)
-            except torch.OutOfMemoryError:
-                raise
             except Exception as error:
-                failed = self._levels.pop(0)
+                self.check()  # the next line forgets whether all was finite so far
                 self.reset()
-                without = "compiled kernels" if failed is not None else "CUDA graphs"
+                self._levels.pop(0)
+                if isinstance(error, torch.OutOfMemoryError):  # graphs have memory of their own; steps as written less
+                    self._levels.clear()
+                    torch.cuda.empty_cache()
+                without = "compiled kernels" if self._levels else "CUDA graphs"
                 reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
                 warnings.warn(
                     f"{type(self._model).__name__} with {self.method.name} trains without {without} ({reason})",
@@ -143,6 +145,7 @@ class CapturedEngine(Engine):
             self._clean_batch = (_room(clean[0]), torch.empty_like(clean[1]))
         assert self._batch is not None
         self._bring(x, y, ids, clean)
+        self._iteration.refresh()
         apart = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         apart.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(apart), torch.no_grad(), _fastest_convolutions(), warnings.catch_warnings():
@@ -156,6 +159,11 @@ class CapturedEngine(Engine):
         with _fastest_convolutions(), torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             report = self._iteration.run(move, *self._batch, self._clean_batch)
         return _Captured(graph, report)
+
+
+def _kept(value: Tensor | None) -> Tensor | None:
+    """Other graphs work in the same memory: what someone may look at later is copied."""
+    return None if value is None else value.clone()
 
 
 def _room(x: Tensor) -> Tensor:

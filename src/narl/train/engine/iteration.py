@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
@@ -17,7 +18,7 @@ from torch.optim import Optimizer
 
 from narl.bilevel import MetaStep, StepReport
 from narl.bilevel.flat import Layout
-from narl.bilevel.optimizers import trained_parameters
+from narl.bilevel.optimizers import fill_state, trained_parameters
 from narl.bilevel.passes import Compile, Left, Passes
 from narl.bilevel.slopes import CleanSlope, Slopes
 from narl.errors import NonFiniteError, OptionError, TangentError
@@ -52,6 +53,9 @@ class Iteration:
             raise OptionError("its optimiser has several groups of parameters")
         self._model, self._optimizer, self._precision, self._compile = model, optimizer, precision, compile
         self._trained = trained_parameters(model, optimizer)
+        if len({(parameter.dtype, parameter.device) for parameter in self._trained.values()}) > 1:
+            raise OptionError("its weights are of several types, or on several devices")
+        self._buffers = [(m._buffers, name, b) for m in model.modules() for name, b in m._buffers.items()]
         self._weights = [parameter.detach() for parameter in model.parameters()]
         self._place_of = {name: place for place, (name, _) in enumerate(model.named_parameters())}
         self._layout = Layout([parameter.detach() for parameter in self._trained.values()])
@@ -66,11 +70,15 @@ class Iteration:
         self._learned_rates: Rates | None = None
         self._guard(optimizer)
 
+    @torch.no_grad()
     def refresh(self) -> None:
-        """Take over what schedules have set."""
+        """Take over what schedules have set, and buffers that the model has replaced in a step of its own."""
         self._rates.refresh()
         if self._learned_rates is not None:
             self._learned_rates.refresh()
+        for holder, name, buffer in self._buffers:  # a captured step goes on with the tensors it was captured with
+            if (now := holder.get(name)) is not buffer and now is not None and buffer is not None:
+                holder[name] = buffer.copy_(now)
 
     def check(self) -> None:
         """Refuse to go on once a step was not finite; its update and all later ones have been left out."""
@@ -124,7 +132,7 @@ class Iteration:
     def _try(self, x: Tensor, *, tangents: bool) -> Left:
         key = self._key(x, tangents=tangents)
         if key not in self._passes:
-            before = random.getstate()
+            before = _drawn_on_host(x.device)
             self._passes[key] = Passes(
                 self._model,
                 list(self._trained),
@@ -133,8 +141,8 @@ class Iteration:
                 tangents=tangents,
                 compile=self._compile,
             )
-            if random.getstate() != before:
-                raise OptionError("it draws from Python's random numbers, which a graph would fix")
+            if _drawn_on_host(x.device) != before:
+                raise OptionError("it draws random numbers on the host, which a graph would fix")
         passes = self._passes[key]
         left = self._forward(passes, x)
         passes.backward(left, torch.zeros_like(left.logits))
@@ -213,7 +221,7 @@ class Iteration:
         (group,) = self._optimizer.param_groups
         states = [self._optimizer.state[parameter] for parameter in self._trained.values()]
         flat: dict[str, Any] = {
-            name: self._layout.joined([state[name] for state in states]) if value.dim() else value
+            name: value if name == "step" else self._layout.joined([state[name] for state in states])
             for name, value in states[0].items()
             if isinstance(value, Tensor)
         }
@@ -254,6 +262,13 @@ class Iteration:
         self._bad_tangent.copy_(torch.where(wrong, 1.0, self._bad_tangent))
 
 
+def _drawn_on_host(device: torch.device) -> tuple[Any, ...]:
+    """Where the random numbers stand that a kernel does not draw itself."""
+    numbers: Any = np.random.get_state(legacy=False)  # noqa: NPY002  only looked at
+    of_torch = [] if device.type == "cpu" else torch.get_rng_state().tolist()
+    return random.getstate(), numbers["state"]["pos"], numbers["state"]["key"].tolist(), of_torch
+
+
 def _slope(loss: Callable[..., Tensor], logits: Tensor, y: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
     leaf = logits.detach().requires_grad_()
     with torch.enable_grad():
@@ -267,30 +282,3 @@ def _copy(targets: Sequence[Tensor], values: Sequence[Tensor]) -> None:
     for kind in {target.dtype for target in targets}:
         pairs = [(t, v) for t, v in zip(targets, values, strict=True) if t.dtype == kind]
         torch._foreach_copy_([t for t, _ in pairs], [v for _, v in pairs])
-
-
-def fill_state(optimizer: Optimizer) -> None:
-    """Give an optimiser the state that it would make in its first step, for nothing done so far.
-
-    Args:
-        optimizer: ``SGD`` without dampening, ``Adam`` or ``AdamW``.
-
-    Example:
-        >>> weights = torch.ones(2, requires_grad=True)
-        >>> optimizer = torch.optim.SGD([weights], lr=0.1, momentum=0.9)
-        >>> fill_state(optimizer)
-        >>> optimizer.state[weights]["momentum_buffer"]
-        tensor([0., 0.])
-    """
-    for group in optimizer.param_groups:
-        names = ("momentum_buffer",) if group.get("momentum") else ()
-        if "betas" in group:
-            names = ("exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if group["amsgrad"] else ()))
-        for parameter in group["params"]:
-            state = optimizer.state[parameter]
-            if "betas" in group and "step" not in state:
-                on_device = group["capturable"] or group["fused"]
-                state["step"] = torch.zeros((), device=parameter.device if on_device else "cpu")
-            for name in names:
-                if state.get(name) is None:
-                    state[name] = torch.zeros_like(parameter)

@@ -15,7 +15,7 @@ from narl.adjuster import Adjuster, margin
 from narl.bilevel import MetaStep, Processes, StepReport
 from narl.bilevel.calls import Inputs, call, restore, snapshot
 from narl.bilevel.hypergradient import check_training_allowed
-from narl.bilevel.layout import faster_layout
+from narl.bilevel.memory_format import faster_layout
 from narl.bilevel.refusals import refuse_no_labels, refuse_not_finite
 from narl.bilevel.turns import Turn, give_gradients, met, take_gradients
 from narl.checks import check_targets
@@ -190,7 +190,7 @@ class LossMethod(Method):
 
         None, unless a method says better: every step runs as it is written. A method whose loss is always the same
         function of ``logits``, ``y`` and ``ids``, without a look at their values, can say ``()``, and is captured as a
-        graph on GPUs.
+        graph on GPUs. What such a method remembers it changes in place: a graph goes on with the tensors it has seen.
         """
         return None
 

@@ -156,7 +156,7 @@ class MetaMethod(Method):
 
     @final
     def move(self) -> Move | None:
-        """What the step is; None for a learned loss that is no module, or a tangent that was asked for by name."""
+        """What the step is; None for a learned loss that is no module, or another tangent than the forward one."""
         if not isinstance(self._learned, nn.Module) or self._meta.tangent not in ("auto", "forward"):
             return None
         if self._follow:

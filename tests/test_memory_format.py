@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 import narl
-from narl.bilevel.layout import faster_layout
+from narl.bilevel.memory_format import faster_layout
 
 CLASSES = 3
 
