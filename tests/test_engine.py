@@ -234,6 +234,32 @@ def _frozen() -> nn.Sequential:
     return model
 
 
+class Spare(nn.Module):
+    """Holds a parameter that its logits do not depend on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spare = nn.Parameter(torch.ones(3))
+        self.linear = nn.Linear(768, 4)
+        for weights in self.linear.parameters():
+            nn.init.uniform_(weights, -0.1, 0.1, generator=torch.Generator().manual_seed(0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.linear(x.flatten(1))
+        return scores
+
+
+@pytest.mark.parametrize("name", ["CE", "A-GCE"])
+def test_unused_parameters_are_left_alone(name: str) -> None:
+    own, other = (twin(name, model=Spare()) for _ in range(2))
+    iteration = Iteration(other.model, other.optimizer)
+    for batch in own.batches:
+        own.method.step(*batch)
+        played(other, iteration, batch)
+    assert torch.equal(other.model.get_parameter("spare"), torch.ones(3))
+    assert apart(other.model.parameters(), own.model.parameters()) < 1e-4
+
+
 def test_several_groups_are_refused() -> None:
     one = twin("CE")
     first, *others = one.model.parameters()

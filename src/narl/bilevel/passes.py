@@ -50,6 +50,8 @@ class Left:
 class Passes:
     """The passes of one model at one batch shape.
 
+    ``unused`` names the trained parameters that the logits do not depend on, whose gradient is zero.
+
     Args:
         model: any classifier, in the mode that it is to run in.
         trained: names of the parameters that are differentiated by, in order.
@@ -85,7 +87,8 @@ class Passes:
         self._strides = [model.get_parameter(name).stride() for name in trained]
         # torch's own batch normalisation is one kernel; written out, it is few only once they are compiled
         written = tangents or compile is not None
-        traced = _trace(model, list(trained), inputs, precision, tangents, written)
+        traced, unused = _trace(model, list(trained), inputs, precision, tangents, written)
+        self.unused: frozenset[str] = unused
         first = len(self.weights) + len(self.buffers) + 1
         outputs = [1 + len(self.buffers), len(trained)] + ([1] if tangents else [])
         graphs = cutting.cut(traced, inputs=[first, 1] + ([len(trained)] if tangents else []), outputs=outputs)
@@ -129,8 +132,12 @@ class Passes:
 
 def _trace(
     model: nn.Module, trained: list[str], inputs: Tensor, precision: torch.dtype | None, tangents: bool, written: bool
-) -> fx.GraphModule:
-    """One graph: weights, buffers, inputs, slope[, directions] → logits, buffers, gradients[, tangent]."""
+) -> tuple[fx.GraphModule, frozenset[str]]:
+    """One graph: weights, buffers, inputs, slope[, directions] → logits, buffers, gradients[, tangent].
+
+    And the names of the trained parameters that the logits do not depend on.
+    """
+    unused: set[str] = set()
     weights, buffers = dict(model.named_parameters()), dict(model.named_buffers())
     rows = len(inputs)
 
@@ -150,6 +157,7 @@ def _trace(
                     after = [buffer for _, buffer in model.named_buffers()]
                 logits, tangent = forward_ad.unpack_dual(out) if tangents else (out, None)  # type: ignore[no-untyped-call]
             found = torch.autograd.grad(logits, [leaves[name] for name in trained], slope, allow_unused=True)
+        unused.update(name for name, gradient in zip(trained, found, strict=True) if gradient is None)
         gradients = [
             torch.zeros_like(leaves[name]) if gradient is None else _laid_out(gradient, leaves[name].stride())
             for name, gradient in zip(trained, found, strict=True)
@@ -168,7 +176,7 @@ def _trace(
     with torch.no_grad():  # a second time, now without in-place operations
         graph = make_fx(torch.func.functionalize(graph), tracing_mode="fake")(*example)
     _drop_zero_convolutions(graph)
-    return graph
+    return graph, frozenset(unused)
 
 
 def _laid_out(gradient: Tensor, stride: Sequence[int]) -> Tensor:

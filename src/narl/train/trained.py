@@ -11,11 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from narl.bilevel.passes import autocast
 from narl.data import pools
 from narl.data.read import Columns
 from narl.data.samples import Inputs
 from narl.errors import CheckpointError, DataError, RunFolderError
-from narl.train import architectures, checkpoint
+from narl.train import architectures, checkpoint, engine
 from narl.train.environment import usable_device
 from narl.train.evaluate import logits_of
 from narl.train.run_folder import RunFolder
@@ -41,6 +42,7 @@ class Trained:
             settings = Settings.from_json(config["settings"])
             self.classes: tuple[str, ...] = tuple(config["classes"])
             self.kind: str = config["kind"]
+            self._precision = engine.type_of(config["recipe"].get("precision", "float32"))
             self.columns: Columns = Settings.from_json({"data": "", "columns": config["columns"]}).columns
         self.device = torch.device(usable_device(device))
         try:
@@ -78,7 +80,9 @@ class Trained:
             raise DataError(f"the run was trained on {self.kind}s, this data is a set of {inputs.kind}s: give the same")
         pool = pools.make_pool(inputs, self.encoder, device=self.device)
         rows = torch.split(torch.arange(len(inputs), device=self.device), _BATCH) if len(inputs) else ()
-        logits = logits_of(self.model, pool.stream(rows), self.encoder.finish, len(self.classes))
+        precision = self._precision if self.device.type == "cuda" else None  # as the run was evaluated, or exactly
+        with autocast(self.device.type, precision):
+            logits = logits_of(self.model, pool.stream(rows), self.encoder.finish, len(self.classes))
         probabilities: NDArray[np.float32] = logits.softmax(dim=1).numpy()
         return probabilities
 

@@ -14,7 +14,7 @@ from narl.train.engine.base import Engine
 from narl.train.engine.captured import CapturedEngine, Clean
 from narl.train.methods import Method
 
-__all__ = ["Engine", "make", "precision_of"]
+__all__ = ["Engine", "make", "precision_of", "type_of"]
 
 _TYPES = {"float32": None, "bfloat16": torch.bfloat16}
 
@@ -49,16 +49,26 @@ def make(
     """
     kind = next(model.parameters()).device.type
     if name == "eager" or kind != "cuda" or processes > 1:
-        return Engine(method, _TYPES[precision])
+        return Engine(method, type_of(precision))
     return CapturedEngine(
         method,
         model,
         optimizer,
         clean,
         rows=rows,
-        precision=_TYPES[precision],
+        precision=type_of(precision),
         compiled=steps >= STEPS_WORTH_COMPILING,
     )
+
+
+def type_of(precision: str) -> torch.dtype | None:
+    """The type that autocast computes in; None for float32.
+
+    Example:
+        >>> type_of("bfloat16"), type_of("float32")
+        (torch.bfloat16, None)
+    """
+    return _TYPES[precision]
 
 
 def precision_of(asked: str, device: str) -> str:

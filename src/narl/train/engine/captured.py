@@ -148,7 +148,13 @@ class CapturedEngine(Engine):
         self._iteration.refresh()
         apart = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         apart.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(apart), torch.no_grad(), _fastest_convolutions(), warnings.catch_warnings():
+        with (
+            torch.random.fork_rng(devices=[x.device]),  # a resumed run prepares as well, and draws the same afterwards
+            torch.cuda.stream(apart),
+            torch.no_grad(),
+            _fastest_convolutions(),
+            warnings.catch_warnings(),
+        ):
             warnings.simplefilter("ignore")  # of torch's own parts about each other
             for _ in range(2):  # kernels are chosen in the first run
                 self._iteration.prepare(move, *self._batch, self._clean_batch)

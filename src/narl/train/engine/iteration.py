@@ -169,7 +169,7 @@ class Iteration:
             fields, margins = move.observe(left.logits, y, ids)
         gradients = passes.backward(left, slope)
         self._watch(loss + get_total_norm(gradients))
-        self._update(gradients)
+        self._update(gradients, passes.unused)
         _copy(list(self._model.buffers()), left.buffers)
         return StepReport(loss, meta_loss, fields, margins)
 
@@ -236,9 +236,9 @@ class Iteration:
             weights[self._place_of[name]] = value
         return weights
 
-    def _update(self, gradients: Sequence[Tensor]) -> None:
-        for parameter, gradient in zip(self._trained.values(), gradients, strict=True):
-            parameter.grad = gradient
+    def _update(self, gradients: Sequence[Tensor], unused: frozenset[str]) -> None:
+        for (name, parameter), gradient in zip(self._trained.items(), gradients, strict=True):
+            parameter.grad = None if name in unused else gradient  # without one, weight decay leaves it alone
         with self._rates.in_use():
             self._optimizer.step()
         for parameter in self._trained.values():
