@@ -14,7 +14,8 @@ from narl.bilevel.step import observed
 from narl.bilevel.tangents import KINDS
 from narl.bilevel.turns import couples
 from narl.errors import OptionError
-from narl.train.methods.base import Method, Move, Setting, descend
+from narl.train.methods.base import Method, Move, Setting
+from narl.train.methods.descent import descend
 from narl.train.methods.spec import Option
 
 
