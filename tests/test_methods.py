@@ -20,7 +20,7 @@ from methods_problem import BATCH, CLASSES, batches, built, data, interrupted, o
 from narl import errors, losses
 from narl.losses import Hyperparameter, RobustLoss
 from narl.train import methods
-from narl.train.methods import LossMethod, Method, MethodSpec, Option, Setting, base, fixed
+from narl.train.methods import LossMethod, Method, MethodSpec, Option, Setting, fixed
 
 NAMES = methods.names()
 
@@ -135,7 +135,7 @@ def test_the_words_about_values_that_are_not_finite_are_those_of_the_meta_step()
     for power, words in ((200.0, "the training loss is inf"), (0.5, "the gradient of the training loss is not finite")):
         odd, plain, meta = Odd(power), setting_of(), setting_of()
         with pytest.raises(errors.NonFiniteError, match=words) as by_descent:
-            base.descend(plain.model, plain.optimizer, 1e3 * x, y, functools.partial(odd.loss, targets=y))
+            methods.descend(plain.model, plain.optimizer, 1e3 * x, y, functools.partial(odd.loss, targets=y))
         step = narl.MetaStep(meta.model, meta.optimizer, odd)
         step.steps = 1  # between two meta steps
         with pytest.raises(errors.NonFiniteError, match=words) as by_meta_step:
@@ -148,11 +148,11 @@ def test_the_words_about_values_that_are_not_finite_are_those_of_the_meta_step()
 def test_own_losses_of_the_wrong_kind_are_named() -> None:
     setting, (x, y, _) = setting_of(), batches(1)[0]
     with pytest.raises(errors.OptionError, match=r"shape \(16, 3\) for 16 samples"):
-        base.descend(setting.model, setting.optimizer, x, y, lambda logits: logits)
+        methods.descend(setting.model, setting.optimizer, x, y, lambda logits: logits)
     with pytest.raises(errors.OptionError, match="does not depend on the logits"):
-        base.descend(setting.model, setting.optimizer, x, y, lambda logits: logits.detach().sum(1))
+        methods.descend(setting.model, setting.optimizer, x, y, lambda logits: logits.detach().sum(1))
     with torch.inference_mode(), pytest.raises(errors.OptionError, match="inference_mode"):
-        base.descend(setting.model, setting.optimizer, x, y, lambda logits: logits.sum(1))
+        methods.descend(setting.model, setting.optimizer, x, y, lambda logits: logits.sum(1))
 
 
 @pytest.mark.parametrize("name", losses.names())
