@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from narl.bilevel.calls import call
+from narl.bilevel.memory_format import faster_layout
 
 
 @final
@@ -66,7 +67,7 @@ def logits_of(
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
-        parts = [call(model, finish(batch), len(batch)).float().cpu() for batch in batches]
+        parts = [call(model, faster_layout(model, finish(batch)), len(batch)).float().cpu() for batch in batches]
     finally:
         for module, training in modes:
             module.training = training
