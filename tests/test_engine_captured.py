@@ -170,3 +170,16 @@ def test_losses_that_were_reported_stay() -> None:
         assert found.report.meta_loss is not None
         found.report.meta_loss.fill_(7.0)
     assert (float(first.loss), float(first.meta_loss)) == shown
+
+
+def test_a_method_that_does_not_say_its_steps_is_told_once() -> None:
+    own, other = (twin("A-GCE", every=2, tangent="reverse") for _ in range(2))
+    engine = engine_of(other, compiled=True)
+    with pytest.warns(NarlWarning, match="with A-GCE trains without CUDA graphs .the method does not say") as told:
+        engine.step(*own.batches[0])
+    assert len(told) == 1
+    for batch in own.batches[1:]:
+        engine.step(*batch)  # a second line would be an error here
+    for batch in own.batches:
+        own.method.step(*batch)
+    assert apart(other.model.parameters(), own.model.parameters()) == 0

@@ -6,10 +6,13 @@ a step is a few compiled functions (:mod:`narl.bilevel.passes`), captured as one
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from narl.errors import NarlWarning
 from narl.train.engine.base import Engine
 from narl.train.engine.captured import CapturedEngine, Clean
 from narl.train.methods import Method
@@ -48,6 +51,8 @@ def make(
         processes: how many train together; several run eagerly.
     """
     kind = next(model.parameters()).device.type
+    if name == "auto" and kind == "cuda" and processes > 1:
+        warnings.warn(f"{processes} processes train without CUDA graphs, for now", NarlWarning, stacklevel=2)
     if name == "eager" or kind != "cuda" or processes > 1:
         return Engine(method, type_of(precision))
     return CapturedEngine(

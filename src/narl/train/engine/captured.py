@@ -70,7 +70,7 @@ class CapturedEngine(Engine):
         super().__init__(method, precision)
         self._model, self._optimizer, self._clean, self._rows = model, optimizer, clean, rows
         self._levels = [*([_compile] if compiled else []), None]
-        self._steps = 0
+        self._steps, self._told = 0, False
         self.reset()
 
     def reset(self) -> None:
@@ -83,8 +83,11 @@ class CapturedEngine(Engine):
 
     def step(self, x: Tensor, y: Tensor, ids: Tensor) -> StepReport:
         """Train on one batch; what is reported of the samples holds until the next step."""
-        move = self.method.move() if self._levels and isinstance(x, Tensor) and len(x) == self._rows else None
+        full = isinstance(x, Tensor) and len(x) == self._rows
+        move = self.method.move() if self._levels and full else None
         if move is None:
+            if self._levels and full and not self._steps and not self._told:
+                self._tell("CUDA graphs", "the method does not say what its steps are")
             return self.eagerly(x, y, ids)
         found = self._graphs.get(move.phase) or self._build(move, x, y, ids)
         if found is None:
@@ -125,15 +128,16 @@ class CapturedEngine(Engine):
                     torch.cuda.empty_cache()
                 without = "compiled kernels" if self._levels else "CUDA graphs"
                 reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
-                warnings.warn(
-                    f"{type(self._model).__name__} with {self.method.name} trains without {without} ({reason})",
-                    NarlWarning,
-                    stacklevel=2,
-                )
+                self._tell(without, reason)
             else:
                 self._graphs[move.phase] = found
                 return found
         return None
+
+    def _tell(self, without: str, reason: str) -> None:
+        self._told = True
+        name = f"{type(self._model).__name__} with {self.method.name}"
+        warnings.warn(f"{name} trains without {without} ({reason})", NarlWarning, stacklevel=3)
 
     def _capture(self, move: Move, x: Tensor, y: Tensor, ids: Tensor) -> _Captured:
         if self._iteration is None:
