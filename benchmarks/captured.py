@@ -123,7 +123,7 @@ def _traced(function: Callable[..., Any], state: Sequence[Tensor], compiled: boo
     return torch.compile(graph, dynamic=False, fullgraph=True) if compiled else graph
 
 
-def _graph(iteration: Callable[[], None]) -> Callable[[], None]:
+def _graph(iteration: Callable[[], None]) -> Callable[[], object]:
     apart = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     apart.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(apart):
@@ -135,7 +135,12 @@ def _graph(iteration: Callable[[], None]) -> Callable[[], None]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         iteration()
-    return graph.replay
+
+    def replay() -> Callable[[], None]:
+        graph.replay()
+        return iteration  # holds the memory that the graph works in, the host's too
+
+    return replay
 
 
 def _named(module: nn.Module, values: Sequence[Tensor]) -> dict[str, Tensor]:

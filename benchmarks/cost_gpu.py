@@ -203,7 +203,7 @@ def main() -> None:
             Path(turn, f"{model}.go").touch()
             output, _ = process.communicate()
             if process.returncode:
-                print(f"{model} failed", file=sys.stderr)
+                print(f"{model} failed with exit code {process.returncode}", file=sys.stderr)
                 continue
             found = json.loads(output.splitlines()[-1])
             target = arguments.out / f"cost-gpu-{model}-{arguments.precision}.json"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +44,22 @@ class Twin:
     def learned(self) -> list[nn.Parameter]:
         found = getattr(self.method, "adjuster", None) or getattr(self.method, "net", None)
         return [] if found is None else list(found.parameters())
+
+    @torch.no_grad()
+    def follow(self, other: Twin) -> None:
+        """Take over the other's state, in the tensors that there are."""
+        for one, source in zip(self._tensors(), other._tensors(), strict=True):
+            one.copy_(source)
+
+    def _tensors(self) -> Iterator[Tensor]:
+        adjuster, own = self.method.adjuster, [self.optimizer]
+        yield from self.model.state_dict().values()
+        if adjuster is not None:
+            yield from adjuster.state_dict().values()
+            own.append(self.method._meta.adjuster_optimizer)  # type: ignore[attr-defined]
+        for optimizer in own:
+            for parameter in optimizer.param_groups[0]["params"]:
+                yield from (v for _, v in sorted(optimizer.state[parameter].items()) if isinstance(v, Tensor))
 
 
 def tiny() -> nn.Sequential:

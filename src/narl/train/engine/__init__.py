@@ -21,8 +21,8 @@ __all__ = ["Engine", "make", "precision_of", "type_of"]
 
 _TYPES = {"float32": None, "bfloat16": torch.bfloat16}
 
-# Compiling takes about as long as this many steps of ResNet-32 save by it.
-STEPS_WORTH_COMPILING = 10_000
+# Compiling takes about as long as this many A-GCE steps of ResNet-32 save by it.
+STEPS_WORTH_COMPILING = 25_000
 
 
 def make(
