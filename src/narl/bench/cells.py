@@ -1,0 +1,120 @@
+"""A cell of a table: one training, told apart from every other one by a short name."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from narl.errors import ConfigError
+
+SCHEDULES = ("short", "paper")
+
+
+@final
+@dataclass(frozen=True, order=True)
+class Task:
+    """Labels to learn from.
+
+    Args:
+        dataset: its name, as people write it: ``"CIFAR-10"``.
+        noise: ``"symmetric"``, ``"asymmetric"`` or ``"instance"``; which labels of people: ``"aggregate"``,
+            ``"random1"``, ``"worst"``; ``"real"`` where the given labels are all there is.
+        rate: share of wrong labels that is asked for; None where nobody chose it.
+
+    Example:
+        >>> str(Task("CIFAR-10", "symmetric", 0.4)), Task("CIFAR-10N", "worst").slug
+        ('CIFAR-10 symmetric 0.4', 'cifar-10n/worst')
+    """
+
+    dataset: str
+    noise: str
+    rate: float | None = None
+
+    def __str__(self) -> str:
+        """For people."""
+        return " ".join([self.dataset, self.noise, *([] if self.rate is None else [f"{self.rate:g}"])])
+
+    @property
+    def slug(self) -> str:
+        """For paths."""
+        return f"{_plain(self.dataset)}/{_plain(self.noise)}" + ("" if self.rate is None else f"-{self.rate:g}")
+
+
+@final
+@dataclass(frozen=True)
+class Cell:
+    """One training.
+
+    Args:
+        task: what it learns from.
+        model: name of the classifier.
+        schedule: ``"paper"``, or ``"short"``: half as long.
+        method: as people write it: ``"A-GCE"``.
+        seed: of noise, clean set, weights and batches.
+        options: of the method, name and value, where they are not the default.
+        tune: whether the loss's hyperparameters are chosen on the clean set.
+        heldout: share of the clean set that is not learned from, to choose options by.
+
+    Example:
+        >>> cell = Cell(Task("CIFAR-10", "symmetric", 0.4), "resnet32", "short", "A-GCE", 1)
+        >>> cell.slug
+        'cifar-10/symmetric-0.4/resnet32-short/a-gce-seed1'
+        >>> dataclasses.replace(cell, options=(("margin", "latest"),)).slug
+        'cifar-10/symmetric-0.4/resnet32-short/a-gce-margin=latest-seed1'
+        >>> Cell.from_json(cell.to_json()) == cell
+        True
+    """
+
+    task: Task
+    model: str
+    schedule: str
+    method: str
+    seed: int
+    options: tuple[tuple[str, Any], ...] = ()
+    tune: bool = False
+    heldout: float = 0.0
+
+    @property
+    def slug(self) -> str:
+        """Its path without the ending, under a folder of runs or of results."""
+        parts = [_plain(self.method), *(_plain(f"{name}={json.dumps(value)}") for name, value in sorted(self.options))]
+        parts += ["tuned"] if self.tune else []
+        parts += [f"heldout={self.heldout:g}"] if self.heldout else []
+        return f"{self.task.slug}/{_plain(self.model)}-{self.schedule}/{'-'.join([*parts, f'seed{self.seed}'])}"
+
+    @property
+    def label(self) -> str:
+        """The method with what is not the default about it: rows of tables are called so."""
+        said = [f"{name} = {value}" for name, value in sorted(self.options)]
+        said += ["tuned"] if self.tune else []
+        said += [f"{self.heldout:.0%} held out"] if self.heldout else []
+        return ", ".join([self.method, *said])
+
+    def result(self, results: Path) -> Path:
+        """The file that says how it ended."""
+        return results / "runs" / f"{self.slug}.json"
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        values = dataclasses.asdict(self)
+        return {**values.pop("task"), **values, "options": dict(self.options)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Cell:
+        """From what :meth:`to_json` gave."""
+        try:
+            given = dict(values)
+            task = Task(**{name: given.pop(name) for name in ("dataset", "noise", "rate")})
+            return cls(task=task, options=tuple(sorted(given.pop("options").items())), **given)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(f"these are not a cell's values: {error}") from error
+
+
+def _plain(text: str) -> str:
+    """Lower case, without what file systems or shells take for something else."""
+    return re.sub(r"[^a-z0-9.=+-]+", "", text.lower())

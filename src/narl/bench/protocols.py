@@ -1,0 +1,199 @@
+"""What the paper's tables train, and CIFAR-10N: data sets, noise, models, schedules and methods, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from narl.bench.cells import SCHEDULES, Cell, Task
+from narl.errors import OptionError, UnknownNameError, nearest
+
+ADJUSTED = ("A-GCE", "A-SL", "A-PolySoft", "A-JS")
+TRANSFERRED = ("T-GCE", "T-SL", "T-PolySoft", "T-JS")
+FIXED = ("GCE", "SL", "PolySoft", "JS")
+BASELINES = ("CE", "Forward", "MW-Net")
+COMPARED = (*BASELINES, *FIXED, *ADJUSTED)
+
+CLEAN = 1000
+BATCH = 100
+
+
+@final
+@dataclass(frozen=True)
+class Schedule:
+    """How long, and when the learning rate falls to a tenth.
+
+    Args:
+        epochs: passes over the training samples.
+        milestones: epochs after which the learning rate is divided by ten.
+    """
+
+    epochs: int
+    milestones: tuple[int, ...]
+
+
+SHORT = Schedule(60, (40, 50))
+
+
+@final
+@dataclass(frozen=True)
+class Protocol:
+    """One table.
+
+    Args:
+        name: as the command line says it.
+        title: what it shows.
+        tasks: its columns.
+        methods: its rows.
+        model: the classifier.
+        schedules: the paper's, by data set.
+        clean: samples of the clean set; 0: the methods learn from none.
+    """
+
+    name: str
+    title: str
+    tasks: tuple[Task, ...]
+    methods: tuple[str, ...]
+    model: str
+    schedules: dict[str, Schedule]
+    clean: int = CLEAN
+
+    def schedule(self, name: str, dataset: str) -> Schedule:
+        """The schedule of that name for a data set.
+
+        Example:
+            >>> get("table1").schedule("paper", "CIFAR-100")
+            Schedule(epochs=150, milestones=(80, 120))
+        """
+        if name not in SCHEDULES:
+            raise UnknownNameError(f"no schedule is called {name!r}: {nearest(name, SCHEDULES)}")
+        return SHORT if name == "short" else self.schedules[dataset]
+
+    def cells(
+        self,
+        *,
+        schedule: str = "short",
+        seeds: Sequence[int] = (0,),
+        methods: Sequence[str] = (),
+        tasks: Sequence[str] = (),
+        tune: bool = False,
+    ) -> list[Cell]:
+        """The cells that are asked for, seed by seed, so that a whole table is there before it gets more exact.
+
+        Args:
+            schedule: ``"short"`` or ``"paper"``.
+            seeds: one training each.
+            methods: some of the rows; empty: all.
+            tasks: some of the columns, by data set, noise or both: ``"CIFAR-10"``, ``"symmetric-0.4"``; empty: all.
+            tune: choose the hyperparameters of fixed losses on the clean set.
+
+        Example:
+            >>> [cell.slug for cell in get("table1").cells(methods=["ce"], tasks=["cifar-10/asymmetric"])]
+            ['cifar-10/asymmetric-0.2/resnet32-short/ce-seed0', 'cifar-10/asymmetric-0.4/resnet32-short/ce-seed0']
+        """
+        wanted = [_named(name, self.methods, "method") for name in methods] or list(self.methods)
+        return [
+            Cell(task, self.model, schedule, method, seed, tune=tune and method in FIXED)
+            for seed in seeds
+            for task in self._chosen(tasks)
+            for method in wanted
+        ]
+
+    def _chosen(self, wanted: Sequence[str]) -> list[Task]:
+        for one in wanted:
+            if not any(_fits(one, task) for task in self.tasks):
+                known = ", ".join(task.slug for task in self.tasks)
+                raise OptionError(f"{self.name} has no task {one!r}: it has {known}")
+        return [task for task in self.tasks if not wanted or any(_fits(one, task) for one in wanted)]
+
+
+def _fits(wanted: str, task: Task) -> bool:
+    """Whether a task is meant: by its data set, its noise, or both, with or without the rate."""
+    dataset, _, noise = task.slug.partition("/")
+    own = wanted.lower().rstrip("/")
+    return own in (dataset, noise, task.slug, noise.split("-")[0], f"{dataset}/{noise.split('-')[0]}")
+
+
+def _named(name: str, known: Sequence[str], what: str) -> str:
+    for one in known:
+        if one.lower() == name.lower():
+            return one
+    raise UnknownNameError(f"no {what} is called {name!r} here: {nearest(name, known)}")
+
+
+def _tasks(datasets: Sequence[str], **rates: Sequence[float]) -> tuple[Task, ...]:
+    return tuple(Task(dataset, noise, rate) for dataset in datasets for noise in rates for rate in rates[noise])
+
+
+_CIFARS = ("CIFAR-10", "CIFAR-100")
+_LONG = {"CIFAR-10": Schedule(120, (80, 100)), "CIFAR-100": Schedule(150, (80, 120))}
+_INSTANCE = {dataset: Schedule(120, (40, 80)) for dataset in _CIFARS}
+_HUMAN = tuple(Task("CIFAR-10N", labels) for labels in ("aggregate", "random1", "worst"))
+
+_ALL = (
+    Protocol(
+        "table1",
+        "Instance-independent noise",
+        _tasks(_CIFARS, symmetric=(0.0, 0.2, 0.4, 0.6), asymmetric=(0.2, 0.4)),
+        COMPARED,
+        "resnet32",
+        _LONG,
+    ),
+    Protocol(
+        "table2",
+        "Instance-dependent noise",
+        _tasks(_CIFARS, instance=(0.2, 0.3, 0.4, 0.5)),
+        COMPARED,
+        "resnet34",
+        _INSTANCE,
+    ),
+    Protocol(
+        "table3",
+        "With mixup and consistency, against semi-supervised methods",
+        _tasks(_CIFARS, symmetric=(0.2, 0.5, 0.8, 0.9), asymmetric=(0.4,)),
+        ("DivideMix", "ELR+", *ADJUSTED),
+        "preact-resnet18",
+        _LONG,
+    ),
+    Protocol(
+        "table5",
+        "Transferred to TinyImageNet",
+        _tasks(("TinyImageNet",), symmetric=(0.0, 0.2, 0.4, 0.6), asymmetric=(0.2, 0.4)),
+        (*BASELINES, *FIXED, *TRANSFERRED),
+        "preact-resnet18",
+        {"TinyImageNet": Schedule(120, (80, 100))},
+    ),
+    Protocol(
+        "table6",
+        "Transferred to labels that are wrong by nature",
+        (Task("ANIMAL-10N", "real"), Task("Food-101N", "real")),
+        ("CE", "Forward", *FIXED, *TRANSFERRED),
+        "resnet34",
+        {"ANIMAL-10N": Schedule(120, (80, 100)), "Food-101N": Schedule(120, (80, 100))},
+        clean=0,
+    ),
+    Protocol("cifar10n", "Labels by people", _HUMAN, COMPARED, "resnet32", {"CIFAR-10N": Schedule(120, (80, 100))}),
+    Protocol(
+        "figure5",
+        "60 % asymmetric noise",
+        _tasks(("CIFAR-10",), asymmetric=(0.6,)),
+        (*FIXED, *ADJUSTED),
+        "resnet32",
+        _LONG,
+    ),
+)
+
+PROTOCOLS = {protocol.name: protocol for protocol in _ALL}
+
+
+def get(name: str) -> Protocol:
+    """The protocol of that name.
+
+    Example:
+        >>> get("cifar10n").tasks[-1]
+        Task(dataset='CIFAR-10N', noise='worst', rate=None)
+    """
+    if name not in PROTOCOLS:
+        raise UnknownNameError(f"no table is called {name!r}: {nearest(name, PROTOCOLS)}")
+    return PROTOCOLS[name]

@@ -1,0 +1,86 @@
+"""Finished trainings, a small file each: what the tables and figures are made of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+from narl.bench.cells import Cell
+from narl.errors import ConfigError, NarlError
+from narl.train.writing import write_json
+
+KIND = "narl bench run"
+FORMAT = 1
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Run:
+    """How a cell ended. Accuracies are shares of 1.
+
+    Args:
+        cell: what was trained.
+        last5: mean test accuracy of the last five epochs: the result.
+        best: test accuracy of the best epoch: beside it, never instead.
+        curves: a list over epochs each: ``test_accuracy``, ``loss`` (of training), ``meta_loss``, ``margin_auroc`` …
+        noise_rate: share of the training labels that was really wrong; None where nobody knows.
+        samples: the training samples at the end, right and wrong labels apart: for ``margin`` and each hyperparameter
+            ``edges``, ``right`` and ``wrong`` (counts), ``right_mean`` and ``wrong_mean``.
+        adjuster: what it makes of a margin at a third, two thirds and the end: ``margins``, ``centres`` (samples a
+            class, a family each), ``curves`` (a dict a snapshot: hyperparameter to a list a family); {} without one.
+        seconds: of the training.
+        settings: what decided it, as narl understood it.
+        environment: hardware and versions.
+    """
+
+    cell: Cell
+    last5: float
+    best: float
+    curves: dict[str, list[float | None]]
+    noise_rate: float | None = None
+    samples: dict[str, dict[str, Any]] = field(default_factory=dict)
+    adjuster: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+    settings: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
+
+    def write(self, results: Path) -> Path:
+        """Write it where :func:`read` looks."""
+        path = self.cell.result(results)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        own = {name: value for name, value in vars(self).items() if name != "cell"}
+        write_json(path, {"kind": KIND, "format": FORMAT, "cell": self.cell.to_json(), **own}, indent=None)
+        return path
+
+
+def read(results: Path) -> list[Run]:
+    """All finished trainings under a folder of results, in the order of their paths.
+
+    Args:
+        results: the folder; an absent one holds none.
+
+    Raises:
+        ConfigError: a file that is damaged or of another kind.
+    """
+    return [read_file(path) for path in sorted((results / "runs").rglob("*.json"))]
+
+
+def read_file(path: Path) -> Run:
+    """One of them."""
+    try:
+        about = json.loads(path.read_text())
+        return _run(about)
+    except (OSError, ValueError, TypeError, KeyError, NarlError) as error:
+        raise ConfigError(
+            f"{path} is not the result of a training ({error}): remove it, and narl bench run makes it again"
+        ) from error
+
+
+def _run(about: Mapping[str, Any]) -> Run:
+    if about.get("kind") != KIND or about.get("format") != FORMAT:
+        raise ConfigError(f"it is {about.get('kind')!r}, format {about.get('format')!r}")
+    own = {name: value for name, value in about.items() if name not in ("kind", "format", "cell")}
+    return Run(cell=Cell.from_json(about["cell"]), **own)
