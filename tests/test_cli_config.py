@@ -152,6 +152,21 @@ def test_names_of_columns_may_be_a_list(tmp_path: Path) -> None:
         assert words in str(caught.value)
 
 
+def test_epochs_may_be_a_list(tmp_path: Path) -> None:
+    known = {"milestones": str | None}
+    for name, text, expected in (
+        ("a.yaml", "milestones: [80, 120.5]", "80.0,120.5"),
+        ("b.toml", "milestones = [80]", "80.0"),
+        ("c.json", '{"milestones": 40.5}', "40.5"),
+        ("d.yaml", "milestones: 80,120", "80,120"),
+        ("e.yaml", "milestones: []", ""),
+    ):
+        assert read_config(written(tmp_path, name, text), known) == {"milestones": expected}
+    for text in ("milestones: [80, true]", "milestones: [80, '120']", "milestones: [.inf]"):
+        with pytest.raises(ConfigError, match="an entry of milestones"):
+            read_config(written(tmp_path, "c.yaml", text), known)
+
+
 @pytest.mark.parametrize("text", ["", " \n\t\n", "# only words\n", "---\n", "\ufeff"])
 def test_an_empty_file_sets_nothing(tmp_path: Path, text: str) -> None:
     assert read_config(written(tmp_path, "c.yaml", text), KNOWN) == {}

@@ -253,6 +253,19 @@ def test_a_configuration_file(data: Path, reference: Path, tmp_path: Path, suffi
     assert result(tmp_path / "run") == result(reference), "flags go before the file"
 
 
+def test_milestones(data: Path, reference: Path, tmp_path: Path) -> None:
+    step = ("--schedule", "step", *SHORT, "--dry-run")
+    assert "step schedule with milestones 1, 2.5; seed" in done("train", data, *step, "--milestones", "1, 2.5").out
+    transferred = done("transfer", data, "--from", reference, *step, "--milestones", "1,2", "--json").out
+    assert json.loads(transferred)["settings"]["milestones"] == [1, 2]
+    (tmp_path / "run.yaml").write_text("milestones: [1, 2]")
+    asked = done("train", data, *step, "--config", tmp_path / "run.yaml", "--json").out
+    assert json.loads(asked)["settings"]["milestones"] == [1, 2]
+    assert "is no list of epochs: write it like" in refused("train", data, *step, "--milestones", "soon")
+    assert "train longer with --epochs" in refused("train", data, *step, "--milestones", "80,120")
+    assert "has no milestones" in refused("train", data, *SHORT, "--dry-run", "--milestones", "1")
+
+
 @pytest.mark.parametrize("files", [False, True])
 def test_transfer(data: Path, reference: Path, tmp_path: Path, files: bool) -> None:
     other = rings(tmp_path / "other.csv", 120, seed=5)

@@ -17,6 +17,7 @@ from narl.errors import CheckpointError, NarlError, OptionError, OverlapError, R
 from narl.train import Settings, Trained, plan, resume, start
 from narl.train.record import SampleRecord
 from narl.train.run_folder import RunFolder
+from narl.train.schedule import Schedule
 
 SAME = ("metrics.jsonl", "summary.json", "model.safetensors", "samples.npy", "samples.json")
 EPOCHS = 4
@@ -348,6 +349,13 @@ def test_tensorboard_is_written(rings: Path, tmp_path: Path) -> None:
         ({"overlap": "maybe"}, "maybe"),
         ({"model": "resnet32"}, "resnet32"),
         ({"schedule": "cosin"}, "cosine"),
+        ({"schedule": "cosin", "milestones": (1,)}, "no schedule is called 'cosin'"),
+        ({"schedule": "cosine", "milestones": (1,)}, "the cosine schedule has no milestones"),
+        ({"milestones": (1,)}, "the cosine schedule has no milestones"),  # a table's default
+        ({"schedule": "step", "milestones": (1, EPOCHS)}, f"--milestones {EPOCHS} is not inside a run of {EPOCHS}"),
+        ({"schedule": "step", "milestones": (1, 1.01)}, "at least a step apart"),
+        ({"schedule": "step", "milestones": (1e-9,)}, "at least a step apart"),
+        ({"schedule": "step", "milestones": (1,), "warmup": 2.0}, "warm-up: give milestones after it"),
         ({"clean": "400"}, "class"),
         ({"options": {"marginn": "latest"}}, "margin"),
     ],
@@ -360,8 +368,55 @@ def test_what_cannot_be_meant_is_refused_before_training(changes: dict[str, Any]
 @pytest.mark.parametrize(
     "changes",
     [{"epochs": 0}, {"batch_size": 1}, {"learning_rate": 0.0}, {"learning_rate": float("nan")}, {"seed": -1},
-     {"heldout": 1.0}, {"limit": 1}, {"seed": 2**64}],
+     {"heldout": 1.0}, {"limit": 1}, {"seed": 2**64}, {"milestones": (0,)}, {"milestones": (2, 2)}, {"milestones": [2]},
+     {"milestones": ("2",)}, {"milestones": (float("inf"),)}, {"milestones": (float("nan"),)}, {"milestones": (True,)}],
 )  # fmt: skip
 def test_settings_out_of_range(changes: dict[str, Any]) -> None:
     with pytest.raises(OptionError):
         replace(Settings(data="x"), **changes)
+
+
+@given(sixths=st.integers(1, 50), steps=st.integers(1, 500))
+def test_milestones_at_the_default_epochs_are_the_default(sixths: int, steps: int) -> None:
+    total = 6 * sixths * steps
+    default, told = (
+        Schedule("step", total),
+        Schedule("step", total, milestones=(4 * sixths * steps, 5 * sixths * steps)),
+    )
+    around = {
+        border + shift for border in (0, 4 * sixths * steps, 5 * sixths * steps, total - 1) for shift in (-1, 0, 1)
+    }
+    assert all(default.factor(step) == told.factor(step) for step in around if step >= 0)
+
+
+@given(
+    epochs=st.lists(st.integers(1, 299), min_size=1, max_size=5, unique=True).map(sorted),
+    steps=st.integers(1, 5000),
+    epoch=st.integers(0, 299),
+)
+def test_milestones_fall_with_the_epochs_first_step(epochs: list[int], steps: int, epoch: int) -> None:
+    schedule = Schedule("step", 300 * steps, milestones=[one * steps for one in epochs])
+    expected = float(f"1e-{sum(epoch >= one for one in epochs)}")
+    assert schedule.factor(epoch * steps) == schedule.factor((epoch + 1) * steps - 1) == expected
+
+
+def test_a_run_with_milestones_goes_on_as_it_was(rings: Path, tmp_path: Path) -> None:
+    made = plan(asked(rings, schedule="step", milestones=(1, 2.5)))
+    assert [made.schedule.factor(step) for step in (made.steps - 1, made.steps, made.total_steps - 1)] == [1, 0.1, 0.01]
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    start(made, whole, tensorboard=False)
+    assert not start(made, parts, observer=StopAt(made.steps - 1), tensorboard=False).finished
+    assert resume(parts, tensorboard=False).finished
+    assert files(parts) == files(whole)
+    start(plan(asked(rings, schedule="step")), tmp_path / "default", tensorboard=False)
+    assert files(tmp_path / "default") != files(whole)
+
+
+def test_a_run_from_before_milestones_goes_on(rings: Path, reference: Path, tmp_path: Path) -> None:
+    run = tmp_path / "old"
+    start(plan(asked(rings)), run, observer=StopAt(3), tensorboard=False)
+    config = json.loads((run / "config.json").read_text())
+    del config["config"]["settings"]["milestones"]
+    (run / "config.json").write_text(json.dumps(config))
+    assert resume(run, tensorboard=False).finished
+    assert files(run) == files(reference)

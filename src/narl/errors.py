@@ -106,6 +106,10 @@ class ProcessError(NarlError, ConnectionError):
     """Processes that train together have lost each other."""
 
 
+class ClusterError(NarlError, RuntimeError):
+    """A cluster that is not there, does not answer, or refuses jobs."""
+
+
 class NarlWarning(UserWarning):
     """Something that works but deserves to be known."""
 

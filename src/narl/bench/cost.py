@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from narl.bench.tables import Table
+from narl.bench.tables import Table, model_title
 from narl.errors import ResultsError
 
 FILES = "cost-*.json"
@@ -31,7 +31,6 @@ _MORE: dict[str, tuple[type, ...]] = {
     "gradient_cosine": (int, float, type(None)),
     "environment": (dict,),
 }
-_MODELS = {"resnet32": "ResNet-32", "resnet34": "ResNet-34", "transformer": "6-layer transformer encoder"}
 _NOTHING = "–"
 
 
@@ -144,9 +143,8 @@ def _table(rows: Sequence[dict[str, Any]]) -> Table:
             cells += [_NOTHING if error is None else f"{error:.0e}", _number(shown.get("gradient_cosine"), 4)]
         lines.append(tuple(cells))
     hardware = first.get("environment", {}).get("device", first["device"])
-    model = _MODELS.get(first["model"], first["model"])
     engine = f", {first['engine']} steps" if "engine" in first else ""
-    title = f"{model}, batch {first['batch']}, {first['precision']}, {hardware}{engine}"
+    title = f"{model_title(first['model'])}, batch {first['batch']}, {first['precision']}, {hardware}{engine}"
     return Table(title, tuple(heading), tuple(lines), _notes(rows))
 
 

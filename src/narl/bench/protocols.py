@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import final
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, final
 
 from narl.bench.cells import SCHEDULES, Cell, Task
-from narl.errors import OptionError, UnknownNameError, nearest
+from narl.errors import ConfigError, OptionError, UnknownNameError, nearest
+from narl.train.writing import read_json
 
 ADJUSTED = ("A-GCE", "A-SL", "A-PolySoft", "A-JS")
 TRANSFERRED = ("T-GCE", "T-SL", "T-PolySoft", "T-JS")
@@ -16,7 +18,17 @@ BASELINES = ("CE", "Forward", "MW-Net")
 COMPARED = (*BASELINES, *FIXED, *ADJUSTED)
 
 CLEAN = 1000
-BATCH = 100
+# Of narl.train.Settings: what the paper's tables have in common.
+TRAINING = {
+    "batch_size": 100,
+    "clean_batch_size": 100,
+    "optimizer": "sgd",
+    "learning_rate": 0.1,
+    "momentum": 0.9,
+    "weight_decay": 5e-4,
+    "schedule": "step",
+    "augment": "crop+flip",
+}
 
 
 @final
@@ -48,7 +60,10 @@ class Protocol:
         methods: its rows.
         model: the classifier.
         schedules: the paper's, by data set.
-        clean: samples of the clean set; 0: the methods learn from none.
+        short: the same for all data sets, half as long.
+        clean: samples of the clean set, taken out of every method's training set; 0: none.
+        training: settings of the trainings, where they are not narl's defaults.
+        lacking: what cannot be trained yet, by the beginning of the method's name, and why.
     """
 
     name: str
@@ -57,7 +72,10 @@ class Protocol:
     methods: tuple[str, ...]
     model: str
     schedules: dict[str, Schedule]
+    short: Schedule = SHORT
     clean: int = CLEAN
+    training: dict[str, Any] = field(default_factory=lambda: dict(TRAINING))
+    lacking: dict[str, str] = field(default_factory=dict)
 
     def schedule(self, name: str, dataset: str) -> Schedule:
         """The schedule of that name for a data set.
@@ -68,7 +86,7 @@ class Protocol:
         """
         if name not in SCHEDULES:
             raise UnknownNameError(f"no schedule is called {name!r}: {nearest(name, SCHEDULES)}")
-        return SHORT if name == "short" else self.schedules[dataset]
+        return self.short if name == "short" else self.schedules[dataset]
 
     def cells(
         self,
@@ -155,6 +173,7 @@ _ALL = (
         ("DivideMix", "ELR+", *ADJUSTED),
         "preact-resnet18",
         _LONG,
+        lacking={"A-": "this table adds mixup and consistency regularisation, which narl does not have yet"},
     ),
     Protocol(
         "table5",
@@ -182,6 +201,14 @@ _ALL = (
         "resnet32",
         _LONG,
     ),
+    Protocol(
+        "figure6",
+        "What adjusters give right and wrong labels",
+        _tasks(("CIFAR-10",), symmetric=(0.5,)),
+        ("A-GCE", "A-SL", "A-JS"),
+        "resnet32",
+        _LONG,
+    ),
 )
 
 PROTOCOLS = {protocol.name: protocol for protocol in _ALL}
@@ -197,3 +224,63 @@ def get(name: str) -> Protocol:
     if name not in PROTOCOLS:
         raise UnknownNameError(f"no table is called {name!r}: {nearest(name, PROTOCOLS)}")
     return PROTOCOLS[name]
+
+
+def read(path: Path) -> Protocol:
+    """A table of one's own, from a JSON file.
+
+    It has one schedule, and what it does not say is as narl chooses it. ``name``, ``title``, ``clean``, ``milestones``
+    and ``training`` (settings of ``narl.train.Settings``) may be left out.
+
+    Args:
+        path: of the file: ``{"tasks": [{"dataset", "noise", "rate"}, …], "methods": […], "model": …, "epochs": …}``.
+
+    Raises:
+        ConfigError: the file is not such a table.
+    """
+    try:
+        given = dict(read_json(path))
+        schedule = Schedule(given.pop("epochs"), tuple(given.pop("milestones", ())))
+        tasks = tuple(Task(**task) for task in given.pop("tasks"))
+        return Protocol(
+            name=given.pop("name", path.stem),
+            title=given.pop("title", path.stem),
+            tasks=tasks,
+            methods=tuple(given.pop("methods")),
+            schedules={task.dataset: schedule for task in tasks},
+            short=schedule,
+            training=dict(given.pop("training", {})),
+            clean=given.pop("clean", 0),
+            **given,
+        )
+    except (OSError, TypeError, KeyError, ValueError, AttributeError) as error:
+        raise ConfigError(
+            f"{path} is not a table to train ({error}): give tasks, methods, model and epochs, see docs/bench.md"
+        ) from error
+
+
+def to_json(protocol: Protocol) -> dict[str, Any]:
+    """As plain values."""
+    return asdict(protocol)
+
+
+def from_json(values: Mapping[str, Any]) -> Protocol:
+    """From what :func:`to_json` gave.
+
+    Example:
+        >>> from_json(to_json(get("table2"))) == get("table2")
+        True
+    """
+    given = dict(values)
+    schedules = {name: _schedule(one) for name, one in given.pop("schedules").items()}
+    return Protocol(
+        tasks=tuple(Task(**task) for task in given.pop("tasks")),
+        methods=tuple(given.pop("methods")),
+        schedules=schedules,
+        short=_schedule(given.pop("short")),
+        **given,
+    )
+
+
+def _schedule(values: Mapping[str, Any]) -> Schedule:
+    return Schedule(values["epochs"], tuple(values["milestones"]))

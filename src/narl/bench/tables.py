@@ -5,6 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
+_MODELS = {
+    "resnet32": "ResNet-32",
+    "resnet34": "ResNet-34",
+    "preact_resnet18": "PreAct ResNet-18",
+    "transformer": "6-layer transformer encoder",
+}
+
 
 @final
 @dataclass(frozen=True)
@@ -53,6 +60,16 @@ class Table:
         heading, rule = _line(self.columns), "|---" + "|---:" * (len(self.columns) - 1) + "|"
         table = "\n".join([heading, rule, *map(_line, self.rows)])
         return "\n\n".join([f"**{self.title}**", table, *([" ".join(self.notes)] if self.notes else [])])
+
+
+def model_title(name: str) -> str:
+    """A classifier as people write it.
+
+    Example:
+        >>> model_title("resnet32"), model_title("mine")
+        ('ResNet-32', 'mine')
+    """
+    return _MODELS.get(name, name)
 
 
 def _line(cells: tuple[str, ...]) -> str:

@@ -12,6 +12,7 @@ import typer
 from narl._version import __version__
 from narl.cli.bench import app as bench
 from narl.cli.demo import demo
+from narl.cli.figures import figures
 from narl.cli.noise import noise
 from narl.cli.predict import predict
 from narl.cli.train import train
@@ -43,7 +44,7 @@ def common(
     """Train classifiers on wrongly labelled data."""
 
 
-for command in (demo, train, transfer, predict, noise):
+for command in (demo, train, transfer, predict, noise, figures):
     app.command()(command)
 app.add_typer(bench)
 

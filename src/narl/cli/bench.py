@@ -2,57 +2,89 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from narl.cli.bench_run import run
 
 if TYPE_CHECKING:
     from narl.bench.tables import Table
 
-app = typer.Typer(name="bench", help="Measurements: what they gave.")
+app = typer.Typer(name="bench", help="The paper's tables, and other measurements.")
+app.command()(run)
 
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(help="What to show: cost (of a training step, in plain steps).")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="cost: of a training step, in plain steps. table1, table2, table3, table4, table5, table6: the "
+            "paper's tables. cifar10n: labels by people. figure5, figure6: what these are drawn from."
+        ),
+    ],
     results: Annotated[Path, typer.Option(help="Folder with the measured files.")] = Path("results"),
+    schedule: Annotated[
+        str | None,
+        typer.Option(help="Of tables: short or paper.", show_default="all that have been trained"),
+    ] = None,
+    variants: Annotated[
+        bool, typer.Option("--variants", help="Of tables: cells with options, and tuned ones, as rows of their own.")
+    ] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables as Markdown.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
 ) -> None:
-    """Show results that have been measured.
+    """Show results that have been measured, beside the paper's.
 
-    narl bench show cost
+    narl bench show table1
     """
     from narl.cli.output import print_json
     from narl.errors import OptionError
 
     if markdown and as_json:
         raise OptionError("--markdown and --json are two ways to print the same: give one of them")
-    shown = _shown(name)
-    rows = shown.read(results)
+    if name == "cost" and (schedule is not None or variants):
+        raise OptionError("--schedule and --variants are of tables: cost has neither, leave them out")
+    rows, tables = _cost(results) if name == "cost" else _compared(name, results, schedule, variants)
     if as_json:
         print_json(rows)
     elif markdown:
-        print("\n\n".join(table.markdown() for table in shown.tables(rows)))
+        print("\n\n".join(table.markdown() for table in tables))
     else:
-        _print(shown.tables(rows))
+        _print(tables)
 
 
-def _shown(name: str) -> ModuleType:
-    """The module that reads these results and makes tables of them."""
+def _cost(results: Path) -> tuple[list[dict[str, Any]], list[Table]]:
     from narl.bench import cost
-    from narl.errors import UnknownNameError, nearest
 
-    known: dict[str, ModuleType] = {"cost": cost}
-    if name not in known:
-        raise UnknownNameError(f"no results are called {name!r}: {nearest(name, known)}")
-    return known[name]
+    rows = cost.read(results)
+    return rows, cost.tables(rows)
+
+
+def _compared(
+    name: str, results: Path, schedule: str | None, variants: bool
+) -> tuple[list[dict[str, Any]], list[Table]]:
+    from narl.bench import comparison, runs
+    from narl.errors import ResultsError, UnknownNameError, nearest
+
+    if name not in comparison.NAMES:
+        raise UnknownNameError(f"no results are called {name!r}: {nearest(name, ['cost', *comparison.NAMES])}")
+    if results.exists() and not results.is_dir():
+        raise ResultsError(f"{results} is a file: give the folder of the results")
+    finished = runs.read(results)
+    rows = comparison.rows(name, finished, schedule, variants=variants)
+    if name != comparison.PAPER_ONLY and not any(row["seeds"] for row in rows):
+        print(f"narl: nothing of {name} has been run yet under {results / 'runs'}", file=sys.stderr)
+    return rows, comparison.tables(name, rows)
 
 
 def _print(tables: list[Table]) -> None:
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table as RichTable
 
     console = Console()
@@ -61,10 +93,17 @@ def _print(tables: list[Table]) -> None:
         return
     for table in tables:
         drawn = RichTable(
-            title=table.title, caption="\n".join(table.notes), title_justify="left", caption_justify="left"
+            title=table.title,
+            caption="\n".join([*table.notes, ""]),
+            title_justify="left",
+            caption_justify="left",
+            box=SIMPLE_HEAD,  # narrow: a table of the paper fits into 120 columns
+            show_edge=False,
+            pad_edge=False,
+            collapse_padding=True,
         )
         for number, column in enumerate(table.columns):
-            drawn.add_column(column, justify="right" if number else "left")
+            drawn.add_column(column, justify="right" if number else "left", overflow="fold")
         for row in table.rows:
-            drawn.add_row(*row)
+            drawn.add_row(*map(escape, row))  # an option may be a list, which looks like markup
         console.print(drawn)

@@ -22,14 +22,16 @@ MOST_BYTES = 2**20
 
 # Flags that take names of columns with commas between: a list says the same.
 _COLUMNS = ("numbers", "categories", "ignore")
+# And one that takes numbers so.
+_NUMBERS = ("milestones",)
 
 
 def read_config(path: Path, known: Mapping[str, Any], aliases: Mapping[str, str] | None = None) -> dict[str, Any]:
     """The settings in a configuration file, checked against the settings that there are.
 
     Keys are the flags without their dashes; ``-`` and ``_`` are the same. The file is one flat table: values are
-    texts, numbers, true or false, and lists where a flag may be repeated or takes names of columns. An empty file sets
-    nothing.
+    texts, numbers, true or false, and lists where a flag may be repeated or takes several with commas between. An empty
+    file sets nothing.
 
     Args:
         path: a file ending in .toml, .yaml, .yml or .json, in UTF-8.
@@ -171,6 +173,9 @@ def _checked(value: Any, annotation: Any, key: str, path: Path) -> Any:
         if any("," in name for name in names):
             raise refusal("names of columns are told apart by commas: rename the column that has one")
         return ",".join(names)
+    if not isinstance(value, str) and kind is str and key in _NUMBERS:
+        entries = value if isinstance(value, list) else [value]
+        return ",".join(repr(_checked(entry, float, f"an entry of {key}", path)) for entry in entries)
     if isinstance(value, list | dict):
         raise refusal("it takes one value: take the brackets away")
     if kind is bool:

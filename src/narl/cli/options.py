@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from narl.errors import OptionError
+
 _DATA, _MODEL, _TRAINING, _OUTPUT = "Data", "Model", "Training", "Run"
 
 Data = Annotated[
@@ -146,6 +148,14 @@ Schedule = Annotated[
     str | None,
     typer.Option(help="step, cosine or constant.", rich_help_panel=_TRAINING, show_default="by the kind of data"),
 ]
+Milestones = Annotated[
+    str | None,
+    typer.Option(
+        help="Epochs after which the step schedule divides the learning rate by ten, with commas between.",
+        rich_help_panel=_TRAINING,
+        show_default="two thirds and five sixths of the run",
+    ),
+]
 Warmup = Annotated[float, typer.Option(help="Epochs during which the learning rate rises.", rich_help_panel=_TRAINING)]
 Patience = Annotated[
     int | None,
@@ -211,3 +221,16 @@ def names(given: str | None) -> tuple[str, ...]:
         ('width', 'height')
     """
     return tuple(name.strip() for name in (given or "").split(",") if name.strip())
+
+
+def milestones(given: str | None) -> tuple[float, ...]:
+    """Epochs from a list with commas.
+
+    Example:
+        >>> milestones("80, 120")
+        (80.0, 120.0)
+    """
+    try:
+        return tuple(float(epoch) for epoch in names(given))
+    except ValueError:
+        raise OptionError(f"--milestones {given} is no list of epochs: write it like --milestones 80,120") from None

@@ -128,13 +128,18 @@ def _plan_lines(plan: Plan, out: Path | None) -> list[str]:
         *_column_lines(plan),
         f"model {settings.model or _default_model(sets.train.kind)}, {plan.parameters:,} parameters; {recipe.epochs} "
         f"epochs of {plan.steps} steps, batches of {recipe.batch_size}{augment}; {recipe.optimizer} "
-        f"{recipe.learning_rate:g}, {recipe.schedule} schedule; seed {settings.seed}, {recipe.device}"
+        f"{recipe.learning_rate:g}, {_schedule(plan)}; seed {settings.seed}, {recipe.device}"
         + ("" if recipe.precision == "float32" else f" in {recipe.precision}"),
         *(f"note: {note}" for note in sets.notes),
     ]
     if out is not None:
         lines.append(f"would be written to {out}")
     return lines
+
+
+def _schedule(plan: Plan) -> str:
+    falls = ", ".join(f"{epoch:g}" for epoch in plan.settings.milestones)
+    return f"{plan.recipe.schedule} schedule" + (f" with milestones {falls}" if falls else "")
 
 
 def _column_lines(plan: Plan) -> list[str]:

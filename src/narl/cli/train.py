@@ -129,6 +129,7 @@ def train(
     momentum: shared.Momentum = None,
     weight_decay: shared.WeightDecay = None,
     schedule: shared.Schedule = None,
+    milestones: shared.Milestones = None,
     warmup: shared.Warmup = 0.0,
     patience: shared.Patience = None,
     seed: shared.Seed = 0,
@@ -228,10 +229,11 @@ def settings_of(given: dict[str, Any]) -> Settings:
         overlap=overlap,
         method=method,
         adjusters=tuple(given["adjuster"]),
+        milestones=shared.milestones(given["milestones"]),
         memory_limit=_bytes(given["memory"]),
         **{name: given[name] for name in same},
     )
-    options = _options(method_of(settings), given["option"], margin=given["margin"], every=given["every"])
+    options = read_options(method_of(settings), given["option"], margin=given["margin"], every=given["every"])
     return replace(settings, options=options)
 
 
@@ -256,7 +258,8 @@ def _method(method: str | None, loss: str | None, clean: str) -> str | None:
     return method
 
 
-def _options(method: str, pairs: list[str], **flags: Any) -> dict[str, Any]:
+def read_options(method: str, pairs: list[str], **flags: Any) -> dict[str, Any]:
+    """Options of a method from ``NAME=VALUE`` and from flags of their own."""
     from narl.errors import nearest
     from narl.train import methods
 

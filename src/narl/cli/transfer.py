@@ -50,6 +50,7 @@ def transfer(
     momentum: shared.Momentum = None,
     weight_decay: shared.WeightDecay = None,
     schedule: shared.Schedule = None,
+    milestones: shared.Milestones = None,
     warmup: shared.Warmup = 0.0,
     seed: shared.Seed = 0,
     overwrite: shared.Overwrite = False,

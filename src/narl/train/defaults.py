@@ -144,10 +144,16 @@ def decide(settings: Settings, *, kind: str, samples: int, device: str, threads:
     if (settings.image_size and kind != "image") or (settings.text_length and kind != "text"):
         flag = "--image-size" if settings.image_size and kind != "image" else "--text-length"
         raise OptionError(f"{flag} means nothing for a {kind}: leave it out")
+    epochs = settings.epochs or by_kind.epochs
+    if settings.milestones and settings.milestones[-1] >= epochs:
+        raise OptionError(
+            f"--milestones {settings.milestones[-1]:g} is not inside a run of {epochs} epochs: give an earlier one, or "
+            "train longer with --epochs"
+        )
     return Recipe(
         method=methods.get(method_of(settings)).name,
         heldout=heldout_of(settings),
-        epochs=settings.epochs or by_kind.epochs,
+        epochs=epochs,
         batch_size=settings.batch_size or (100 if samples <= _SMALL or kind != "table" else 1000),
         optimizer=optimizer,
         learning_rate=settings.learning_rate or (by_kind.learning_rate if own else _LEARNING_RATES[optimizer]),

@@ -75,7 +75,8 @@ class Plan:
     @property
     def schedule(self) -> Schedule:
         """Of the learning rate."""
-        return Schedule(self.recipe.schedule, self.total_steps, round(self.settings.warmup * self.steps))
+        milestones = [round(epoch * self.steps) for epoch in self.settings.milestones]
+        return Schedule(self.recipe.schedule, self.total_steps, round(self.settings.warmup * self.steps), milestones)
 
     def describe(self) -> dict[str, Any]:
         """What the run will do, as plain values: the heart of its ``config.json``."""
@@ -147,7 +148,7 @@ def plan(settings: Settings, recipe: Recipe | None = None) -> Plan:
         usable_device(recipe.device)
     augmentation.get(recipe.augment)
     made = Plan(settings, recipe, sets, encoder, 0)
-    made.schedule  # noqa: B018  a warm-up that is too long is known before training
+    made.schedule  # noqa: B018  a warm-up or milestones that do not fit are known before training
     model = made.model()
     with threads(recipe.threads):
         architectures.check_output(model, _example(made), len(sets.train.classes))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, final
 
 from narl.data.read import Columns
@@ -47,6 +48,8 @@ class Settings:
         momentum: of SGD.
         weight_decay: of either.
         schedule: ``"step"``, ``"cosine"`` or ``"constant"``.
+        milestones: epochs after which the step schedule divides the learning rate by ten; empty: after two thirds and
+            five sixths of the run.
         warmup: epochs during which the learning rate rises.
         patience: stop after so many epochs without a better one on the held-out clean samples.
         seed: of everything random.
@@ -88,6 +91,7 @@ class Settings:
     momentum: float | None = None
     weight_decay: float | None = None
     schedule: str | None = None
+    milestones: tuple[float, ...] = ()
     warmup: float = 0.0
     patience: int | None = None
     seed: int = 0
@@ -126,6 +130,11 @@ class Settings:
             raise OptionError(
                 f"--heldout = {self.heldout} is no share of the clean set: give a number from 0 to below 1"
             )
+        if not _rising(self.milestones):
+            raise OptionError(
+                f"--milestones = {self.milestones!r} makes no sense: give a tuple of epochs above 0, each later than "
+                "the one before"
+            )
         if self.seed >= 2**63:
             raise OptionError(f"--seed = {self.seed} is too large: use a number below 2**63")
 
@@ -150,10 +159,19 @@ class Settings:
         try:
             columns: dict[str, Any] = dict(given.pop("columns", {}))
             columns |= {name: tuple(value) for name, value in columns.items() if isinstance(value, list)}
-            given["adjusters"] = tuple(given.get("adjusters", ()))
+            given |= {name: tuple(given.get(name, ())) for name in ("adjusters", "milestones")}
             return cls(columns=Columns(**columns), **given)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"these settings are not a run's: {error}") from error
+
+
+def _rising(epochs: Any) -> bool:
+    """Whether these are finite numbers above 0, each larger than the one before."""
+    if not isinstance(epochs, tuple) or any(
+        isinstance(one, bool) or not isinstance(one, (int, float)) for one in epochs
+    ):
+        return False
+    return all(earlier < later for earlier, later in pairwise((0, *epochs, float("inf"))))
 
 
 def _flag(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Figures: drawn with matplotlib, readable in print and by the colour-blind."""
+"""The demonstration's picture: hyperparameter against margin, over where the samples are."""
 
 from __future__ import annotations
 
@@ -8,24 +8,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from narl.errors import OptionError
+from narl.bench.figures.drawing import FAMILY_COLOURS, FAMILY_STYLES, RIGHT_COLOUR, WRONG_COLOUR
 
 if TYPE_CHECKING:
     from narl.adjuster import Adjuster
     from narl.bench.digits import Verdict
-
-# Okabe and Ito's palette: told apart with every kind of colour vision.
-FAMILY_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-FAMILY_STYLES = ("-", "--", "-.", ":")
-CLEAN_COLOUR, MISLABELLED_COLOUR = "#56B4E9", "#E69F00"
-
-
-def check_writable(path: Path) -> None:
-    """Refuse a place where no picture can be written, before the work begins."""
-    if path.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise OptionError(f"{path} is no picture that can be drawn: let the name end in .png, .svg or .pdf")
-    if not path.parent.is_dir():
-        raise OptionError(f"the folder {path.parent} does not exist: make it, or choose another one")
 
 
 def hyperparameters_by_margin(adjuster: Adjuster | None, verdict: Verdict, path: Path) -> bool:
@@ -55,7 +42,7 @@ def hyperparameters_by_margin(adjuster: Adjuster | None, verdict: Verdict, path:
 
     samples, *panels = axes
     bins = torch.linspace(low, high, 60).tolist()
-    for wanted, colour, name in ((False, CLEAN_COLOUR, "right"), (True, MISLABELLED_COLOUR, "wrong")):
+    for wanted, colour, name in ((False, RIGHT_COLOUR, "right"), (True, WRONG_COLOUR, "wrong")):
         margins = verdict.margins[verdict.mislabelled == wanted].clamp(low, high)
         samples.hist(margins.tolist(), bins=bins, color=colour, alpha=0.75, label=f"label is {name}")
     samples.set_ylabel("training samples")

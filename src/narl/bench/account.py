@@ -1,0 +1,96 @@
+"""What is kept of a finished training: a few kilobytes that tables and figures can be made from."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from narl.adjuster import Adjuster
+from narl.bench.cells import Cell
+from narl.bench.runs import Run
+from narl.train.planning import Plan
+from narl.train.record import SampleRecord
+from narl.train.run_folder import RunFolder
+
+_BINS = 40
+_POINTS = 41
+_DECIDED = ("epochs", "batch_size", "optimizer", "learning_rate", "momentum", "weight_decay", "schedule", "precision")
+
+
+def account(cell: Cell, plan: Plan, folder: Path) -> Run:
+    """Read a finished run's folder.
+
+    Args:
+        cell: that was trained.
+        plan: that it followed.
+        folder: of the run.
+
+    Returns:
+        What is kept.
+    """
+    run = RunFolder.open(folder)
+    metrics, summary = run.metrics(), run.read_json("summary.json")
+    names = [name for name, value in metrics[-1].items() if name != "epoch" and not isinstance(value, dict)]
+    mislabelled = plan.sets.mislabelled
+    return Run(
+        cell=cell,
+        last5=summary["last5"]["test_accuracy"],
+        best=summary["best"]["test_accuracy"],
+        curves={name: [_short(record.get(name)) for record in metrics] for name in names},
+        noise_rate=None if mislabelled is None else _short(mislabelled.mean()),
+        samples=_samples(SampleRecord.open(folder), len(metrics) - 1, mislabelled),
+        adjuster=_adjuster(sorted(folder.glob("adjuster-*.safetensors"))),
+        seconds=round(sum(record["seconds"] for record in run.times()), 1),
+        settings={
+            **{name: getattr(plan.recipe, name) for name in _DECIDED},
+            "milestones": list(plan.settings.milestones),
+            "augment": plan.recipe.augment,
+            "options": dict(plan.settings.options),
+            "train_samples": len(plan.sets.train),
+            "clean_samples": sum(len(part) for part in (plan.sets.clean, plan.sets.heldout) if part is not None),
+            "test_samples": 0 if plan.sets.test is None else len(plan.sets.test),
+            "class_counts": plan.sets.train.class_counts.tolist(),
+            "epoch_seconds": statistics.median(record["seconds"] for record in run.times()),
+        },
+        environment=run.read_json("environment.json"),
+    )
+
+
+def _samples(record: SampleRecord, epoch: int, mislabelled: NDArray[np.bool_] | None) -> dict[str, dict[str, Any]]:
+    """The training samples' margins and hyperparameters in the last epoch, counted."""
+    found: dict[str, dict[str, Any]] = {}
+    for field in record.fields:
+        values = record.read(field, epoch)
+        known = np.isfinite(values)
+        wrong = np.zeros(len(values), np.bool_) if mislabelled is None else mislabelled
+        low, high = np.quantile(values[known], (0.001, 0.999))
+        edges = np.linspace(low, high if high > low else low + 1, _BINS + 1)
+        found[field] = {"edges": [_short(edge) for edge in edges]}
+        for name, part in (("right", ~wrong), ("wrong", wrong)):
+            own = values[part & known]
+            found[field][name] = np.histogram(own.clip(edges[0], edges[-1]), edges)[0].tolist()
+            found[field][f"{name}_mean"] = _short(own.mean(dtype=np.float64)) if len(own) else None
+    return found
+
+
+def _adjuster(files: list[Path]) -> dict[str, Any]:
+    """What the adjuster made of a margin, snapshot by snapshot."""
+    if not files:
+        return {}
+    snapshots = [Adjuster.load(file) for file in files]
+    margins = torch.linspace(-20, 20, _POINTS)
+    curves = [
+        {name: [[_short(v) for v in family] for family in values.T.tolist()] for name, values in one.items()}
+        for one in (snapshot.curves(margins) for snapshot in snapshots)
+    ]
+    return {"margins": margins.tolist(), "centres": list(snapshots[-1].centres), "curves": curves}
+
+
+def _short(value: Any) -> float | None:
+    """Five digits are plenty for a figure."""
+    return None if value is None else float(f"{float(value):.5g}")

@@ -1,0 +1,218 @@
+"""Ours beside the paper's: finished trainings as rows, a cell of a table each, and as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from narl.bench import paper, protocols, verdicts
+from narl.bench.cells import SCHEDULES, Task
+from narl.bench.others import beside_published
+from narl.bench.protocols import Protocol
+from narl.bench.runs import Run
+from narl.bench.tables import Table, model_title
+from narl.bench.verdicts import Row
+from narl.errors import UnknownNameError, nearest
+
+PAPER_ONLY = "table4"
+NAMES = tuple(sorted([*protocols.PROTOCOLS, PAPER_ONLY], key=lambda name: (not name.startswith("table"), name)))
+
+_DIGITS = 4  # of a per cent: more are dust of the arithmetic
+_NOT_RUN = "–"
+_HOW_TO_READ = "Test accuracy, %: mean of the last five epochs ± standard deviation over seeds"
+
+
+def rows(name: str, runs: Iterable[Run], schedule: str | None = None, *, variants: bool = False) -> list[Row]:
+    """A row for every cell of a table, run or not.
+
+    Args:
+        name: of the table: one of :data:`NAMES`.
+        runs: finished trainings, of this table and of others.
+        schedule: ``"short"`` or ``"paper"``; None: all that a data set has runs of, the paper's where it has none.
+        variants: add rows for cells with options, tuned or with clean samples held out, as far as they have been run.
+
+    Returns:
+        ``dataset``, ``noise``, ``rate``, ``schedule``, ``method``, ``last5_mean``, ``last5_std``, ``best_mean`` (in per
+        cent, None where it was not run; no deviation over one seed), ``seeds`` (how many), ``paper``, ``paper_std`` (in
+        per cent, None where there is none) and ``model``. Rows of table4, of which there are the paper's numbers only,
+        also have ``metric``: ``"top1"`` or ``"top5"``.
+
+    Example:
+        >>> row = rows("table1", [])[0]
+        >>> row["dataset"], row["noise"], row["rate"], row["method"], row["last5_mean"], row["seeds"], row["paper"]
+        ('CIFAR-10', 'symmetric', 0.0, 'CE', None, 0, 93.11)
+    """
+    if schedule is not None and schedule not in SCHEDULES:
+        raise UnknownNameError(f"no schedule is called {schedule!r}: {nearest(schedule, SCHEDULES)}")
+    if name == PAPER_ONLY:
+        return _paper_only()
+    if name not in NAMES:
+        raise UnknownNameError(f"no table is called {name!r}: {nearest(name, NAMES)}")
+    protocol = protocols.get(name)
+    own = [run for run in runs if run.cell.task in protocol.tasks and run.cell.model == protocol.model]
+    found = []
+    for dataset in dict.fromkeys(task.dataset for task in protocol.tasks):
+        there = [run for run in own if run.cell.task.dataset == dataset]
+        trained = [one for one in SCHEDULES if any(run.cell.schedule == one for run in there)]
+        for chosen in [schedule] if schedule else trained or ["paper"]:
+            of_schedule = [run for run in there if run.cell.schedule == chosen]
+            found += _of(protocol, dataset, chosen, of_schedule, variants)
+    return found
+
+
+def _of(protocol: Protocol, dataset: str, schedule: str, runs: Sequence[Run], variants: bool) -> list[Row]:
+    """The rows of a data set and schedule, a task after the other."""
+    cells: dict[tuple[Task, str], list[Run]] = {}
+    for run in runs:
+        cells.setdefault((run.cell.task, run.cell.label), []).append(run)
+    order = _in_pairs(protocol.methods)
+    found = []
+    for task in (task for task in protocol.tasks if task.dataset == dataset):
+        further = {label for of_task, label in cells if of_task == task and label not in order} if variants else set()
+        for method in sorted([*order, *further], key=lambda label: _rank(label, order)):
+            number = paper.number(protocol.name, task, method)
+            found.append(_row(task, schedule, method, protocol.model, cells.get((task, method), []), number))
+    return found
+
+
+def _row(
+    task: Task, schedule: str | None, method: str, model: str | None, runs: Sequence[Run], number: paper.Number | None
+) -> Row:
+    last5 = np.array([run.last5 for run in runs]) * 100
+    best = np.array([run.best for run in runs]) * 100
+    return {
+        "dataset": task.dataset,
+        "noise": task.noise,
+        "rate": task.rate,
+        "schedule": schedule,
+        "method": method,
+        "last5_mean": round(float(last5.mean()), _DIGITS) if runs else None,
+        "last5_std": round(float(last5.std(ddof=1)), _DIGITS) if len(runs) > 1 else None,
+        "best_mean": round(float(best.mean()), _DIGITS) if runs else None,
+        "seeds": len(runs),
+        "paper": None if number is None else number.mean,
+        "paper_std": None if number is None else number.std,
+        "model": model,
+    }
+
+
+def _paper_only() -> list[Row]:
+    return [
+        {**_row(Task(key.dataset, key.noise, key.rate), None, key.method, None, [], number), "metric": key.metric}
+        for key, number in paper.numbers(PAPER_ONLY).items()
+    ]
+
+
+def _in_pairs(methods: Sequence[str]) -> list[str]:
+    """The methods with each adjusted one right after its fixed form, where that is there."""
+    first = [method for method in methods if verdicts.fixed_form(method) not in methods]
+    return [one for method in first for one in [method, *(m for m in methods if verdicts.fixed_form(m) == method)]]
+
+
+def _rank(label: str, order: Sequence[str]) -> tuple[int, str]:
+    """Variants come after the method that they are of; methods that the table has not, at the end."""
+    method = label.partition(", ")[0]
+    return (order.index(method) if method in order else len(order), label)
+
+
+def tables(name: str, found: Sequence[Row]) -> list[Table]:
+    """A table a data set and schedule: methods are rows, kinds and rates of noise are columns.
+
+    Args:
+        name: of the table, as for :func:`rows`.
+        found: what :func:`rows` gave.
+
+    Returns:
+        The tables. A cell has ours and then, in brackets, the paper's. Marks say whether an adjusted loss is ahead of
+        its fixed form. For CIFAR-10N, what others have published follows.
+
+    Example:
+        >>> shown = tables("figure5", rows("figure5", []))[0]
+        >>> shown.columns, shown.rows[1]
+        (('method', 'asymmetric 0.6'), ('A-GCE', '–'))
+    """
+    if name == PAPER_ONLY:
+        return [_paper_only_table(found)]
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in found:
+        groups.setdefault((row["dataset"], row["schedule"]), []).append(row)
+    made = [_table(protocols.get(name), *group, of_group) for group, of_group in groups.items()]
+    return [*made, *beside_published(found)]
+
+
+def _table(protocol: Protocol, dataset: str, schedule: str, found: Sequence[Row]) -> Table:
+    columns = list(dict.fromkeys((row["noise"], row["rate"]) for row in found))
+    by_cell = {(row["method"], row["noise"], row["rate"]): row for row in found}
+    compared = verdicts.pairs(found)
+    marks = {(one["method"], one["noise"], one["rate"]): verdicts.mark(one, fixed) for one, fixed in compared}
+    order = _in_pairs(protocol.methods)
+    # A variant may have been run in some columns only, and be found late: the order is that of all columns together.
+    methods = sorted(dict.fromkeys(row["method"] for row in found), key=lambda label: _rank(label, order))
+    lines = [
+        (method, *(_cell(by_cell.get((method, *column)), marks.get((method, *column), "")) for column in columns))
+        for method in methods
+    ]
+    ranked = [row for row in found if row["method"] in order]
+    best = "best" if len(ranked) == len(found) else "best, no variants"
+    for words, value in ((best, "last5_mean"), ("paper's best", "paper")):
+        if any(row[value] is not None for row in ranked):
+            lines.append((words, *(_best(ranked, column, value) for column in columns)))
+    length = protocol.schedule(schedule, dataset)
+    falls = " and ".join(map(str, length.milestones))
+    title = (
+        f"{protocol.title}: {dataset}, {model_title(protocol.model)}, "
+        f"{schedule} schedule ({length.epochs} epochs, ÷10 at {falls})"
+    )
+    heading = ("method", *(noise if rate is None else f"{noise} {rate:g}" for noise, rate in columns))
+    return Table(title, heading, tuple(lines), tuple(_notes(protocol, dataset, schedule, found)))
+
+
+def _cell(row: Row | None, mark: str) -> str:
+    if row is None:
+        return _NOT_RUN
+    ours = _NOT_RUN if row["last5_mean"] is None else f"{row['last5_mean']:.1f}"
+    spread = "" if row["last5_std"] is None else f"±{row['last5_std']:.1f}"
+    theirs = "" if row["paper"] is None else f" ({row['paper']:.1f})"
+    return f"{ours}{spread}{mark}{theirs}"
+
+
+def _best(found: Sequence[Row], column: tuple[str, float | None], value: str) -> str:
+    """Who has the highest number in a column."""
+    there = [row for row in found if (row["noise"], row["rate"]) == column and row[value] is not None]
+    highest = max((row[value] for row in there), default=None)
+    return " ".join(row["method"] for row in there if row[value] == highest) or _NOT_RUN
+
+
+def _notes(protocol: Protocol, dataset: str, schedule: str, found: Sequence[Row]) -> list[str]:
+    seeds = [row["seeds"] for row in found if row["seeds"]]
+    theirs = any(row["paper"] is not None for row in found)
+    brackets = "; in brackets the paper's" if theirs else ""
+    notes = [f"{_HOW_TO_READ}{brackets}. {_NOT_RUN}: not run."]
+    how = []
+    if seeds:
+        how.append(f"Seeds: {min(seeds)}{f' to {max(seeds)}' if min(seeds) < max(seeds) else ''}.")
+    if theirs and schedule == "short":
+        how.append(f"The paper trained for {protocol.schedules[dataset].epochs} epochs.")
+    notes.append(" ".join(how))
+    compared, tuned = verdicts.pairs(found), verdicts.pairs(found, "tuned")
+    notes += [*verdicts.explained(compared), verdicts.summary(compared)]
+    notes.append(verdicts.summary(tuned, "fixed, tuned on the clean set"))
+    missing = sum(row["seeds"] == 0 for row in found)
+    if missing:
+        notes.append(f"Not run: {missing} of {len(found)} cells.")
+    notes += [f"Misprint in the paper: {said}" for said in paper.errata(protocol.name, dataset)]
+    return [note for note in notes if note]
+
+
+def _paper_only_table(found: Sequence[Row]) -> Table:
+    columns = list(dict.fromkeys((row["dataset"], row["metric"]) for row in found))
+    numbers: dict[tuple[Any, ...], str] = {
+        (row["method"], row["dataset"], row["metric"]): f"({row['paper']:.1f})" for row in found
+    }
+    methods = dict.fromkeys(row["method"] for row in found)
+    lines = tuple((method, *(numbers[method, dataset, metric] for dataset, metric in columns)) for method in methods)
+    heading = ("method", *(f"{dataset}, top {metric[3:]}" for dataset, metric in columns))
+    note = "Test accuracy, %, as the paper has it. narl has no protocol for this table yet."
+    return Table("Trained on mini-WebVision", heading, lines, (note,))

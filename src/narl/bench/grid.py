@@ -1,0 +1,208 @@
+"""Many cells on this machine: the missing ones only, several at once where that is faster, through kills and stops."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol as Interface
+from typing import final
+
+from narl.bench import protocols, runs
+from narl.bench.cells import Cell
+from narl.bench.protocols import Protocol
+from narl.bench.runs import Run
+from narl.bench.sharing import shared_gpus
+from narl.bench.work import STOPPED, Place, reason_against
+
+_LOOK = 0.5  # seconds between two looks at the workers
+_PATIENCE = 120.0  # seconds that a worker has for its checkpoint
+_TRIES = 3  # of a worker that something killed
+
+
+class Watcher(Interface):
+    """Who wants to see cells come and go."""
+
+    def began(self, cell: Cell) -> None:
+        """A cell is being trained."""
+
+    def moved(self, cell: Cell, epoch: int) -> None:
+        """So many of its epochs are done."""
+
+    def ended(self, cell: Cell, run: Run) -> None:
+        """It has a result."""
+
+    def failed(self, cell: Cell, reason: str, log: Path) -> None:
+        """It has none."""
+
+
+@final
+@dataclass(frozen=True)
+class Sorted:
+    """Cells by what is to be done about them.
+
+    Args:
+        done: that have a result.
+        missing: to be trained.
+        impossible: that narl cannot train here, with the reason.
+    """
+
+    done: tuple[Cell, ...]
+    missing: tuple[Cell, ...]
+    impossible: tuple[tuple[Cell, str], ...]
+
+
+def sort(cells: Iterable[Cell], protocol: Protocol, place: Place) -> Sorted:
+    """Which cells are missing. Each counts once, whatever number of tables asks for it."""
+    done, missing, impossible = [], [], []
+    for cell in dict.fromkeys(cells):
+        reason = reason_against(cell, protocol, place)
+        if cell.result(place.results).exists():
+            done.append(cell)
+        elif reason is not None:
+            impossible.append((cell, reason))
+        else:
+            missing.append(cell)
+    return Sorted(tuple(done), tuple(missing), tuple(impossible))
+
+
+def train(
+    cells: Sequence[Cell], protocol: Protocol, place: Place, watcher: Watcher, at_once: int | None = None
+) -> bool:
+    """Train cells, each in a process of its own; those that fail do not stop the others.
+
+    Ctrl-C or a polite kill ends all workers with a checkpoint; what is killed impolitely goes on from its last one.
+
+    Args:
+        cells: the missing ones.
+        protocol: the table that they are of.
+        place: where to.
+        watcher: who wants to see.
+        at_once: how many on each GPU; None: several where GPUs can be shared, else one.
+
+    Returns:
+        Whether all have a result; False also if it was stopped.
+    """
+    with shared_gpus(place.device, at_once) as slots, _polite_kills():
+        return _Workers(slots, protocol, place, watcher).train(cells)
+
+
+@contextlib.contextmanager
+def _polite_kills() -> Iterator[None]:
+    """A kill that can be answered ends the work as Ctrl-C does."""
+
+    def stop(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@final
+@dataclass(eq=False)
+class _Worker:
+    cell: Cell
+    process: subprocess.Popen[str]
+    slot: int
+    log: Path
+    tries: int
+    epoch: int = 0
+
+
+@final
+class _Workers:
+    """Processes in slots: what a slot adds to the environment of its process is given."""
+
+    def __init__(self, slots: Sequence[dict[str, str]], protocol: Protocol, place: Place, watcher: Watcher) -> None:
+        self._slots, self._place, self._watcher = slots, place, watcher
+        self._asked = {"protocol": protocols.to_json(protocol), "place": place.to_json()}
+        self._free = list(range(len(slots)))
+        self._busy: list[_Worker] = []
+
+    def train(self, cells: Sequence[Cell]) -> bool:
+        """All cells; see :func:`train`."""
+        waiting, failed = list(cells), 0
+        try:
+            while waiting or self._busy:
+                while waiting and self._free:
+                    self._begin(waiting.pop(0))
+                time.sleep(_LOOK)
+                failed += sum(not self._look(worker) for worker in list(self._busy))
+        except BaseException:
+            self._stop()
+            raise
+        return failed == 0
+
+    def _begin(self, cell: Cell, tries: int = 1) -> None:
+        slot = self._free.pop(0)
+        log = self._place.work / f"{cell.slug}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("a") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "narl.bench.work"],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                text=True,
+                env={**os.environ, **self._slots[slot]},
+                start_new_session=True,  # Ctrl-C is for this process, which passes it on
+            )
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), process.stdin as asked:
+            json.dump({"cell": cell.to_json(), **self._asked}, asked)
+        self._busy.append(_Worker(cell, process, slot, log, tries))
+        self._watcher.began(cell)
+
+    def _look(self, worker: _Worker) -> bool:
+        """Whether all is well with a worker: it goes on, or it has ended with a result."""
+        code = worker.process.poll()
+        if code is None:
+            self._tell_progress(worker)
+            return True
+        self._busy.remove(worker)
+        self._free.append(worker.slot)
+        written = worker.cell.result(self._place.results)
+        if code == 0 and written.exists():
+            self._watcher.ended(worker.cell, runs.read_file(written))
+            return True
+        if code in (-signal.SIGKILL, -signal.SIGTERM, STOPPED) and worker.tries < _TRIES:
+            self._begin(worker.cell, worker.tries + 1)  # goes on from its checkpoint
+            return True
+        self._watcher.failed(worker.cell, _reason(worker.log, code), worker.log)
+        return False
+
+    def _tell_progress(self, worker: _Worker) -> None:
+        with contextlib.suppress(OSError):
+            with (self._place.work / worker.cell.slug / "metrics.jsonl").open("rb") as lines:
+                epoch = sum(1 for _ in lines)
+            if epoch > worker.epoch:
+                worker.epoch = epoch
+                self._watcher.moved(worker.cell, epoch)
+
+    def _stop(self) -> None:
+        """Ask all to save and leave; whoever does not is killed."""
+        for worker in self._busy:
+            worker.process.terminate()
+        until = time.monotonic() + _PATIENCE
+        for worker in self._busy:
+            try:
+                worker.process.wait(max(0.1, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                worker.process.kill()
+
+
+def _reason(log: Path, code: int) -> str:
+    """The last line of a log, which is the error's."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    ending = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+    return lines[-1].removeprefix("narl: ") if lines and code > 0 else ending

@@ -1,0 +1,199 @@
+"""One cell, trained or gone on with, and written down; ``python -m narl.bench.work`` does it in its own process."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import sys
+import warnings
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any, final
+
+from narl.bench import protocols, runs
+from narl.bench.account import account
+from narl.bench.cells import Cell
+from narl.bench.noise_labels import labels_of
+from narl.bench.protocols import Protocol
+from narl.bench.runs import Run
+from narl.bilevel import StepReport
+from narl.errors import NarlError, NarlWarning, OptionError
+from narl.train import methods, session
+from narl.train.adjusters import load_adjusters
+from narl.train.keeper import Observer
+from narl.train.planning import plan
+from narl.train.settings import Settings
+
+STOPPED = 130
+
+
+@final
+@dataclass(frozen=True)
+class Place:
+    """Where cells find their data and leave what they made: all that a worker on another machine needs.
+
+    Args:
+        sources: data set and where it is, as ``narl train`` takes it.
+        work: folder of the runs: checkpoints, models, records.
+        results: folder of the results.
+        human: file with people's labels.
+        adjusters: learned adjusters, a run or file each, for T-* methods.
+        device: ``"auto"``, ``"cpu"``, ``"cuda"``.
+        discard: remove a run's folder once its result is written.
+    """
+
+    sources: tuple[tuple[str, str], ...]
+    work: Path
+    results: Path
+    human: str | None = None
+    adjusters: tuple[str, ...] = ()
+    device: str = "auto"
+    discard: bool = False
+
+    def source(self, dataset: str) -> str:
+        """Where a data set is; people's labels belong to the images of CIFAR-10."""
+        images = "CIFAR-10" if dataset == "CIFAR-10N" else dataset
+        known = {name.lower(): source for name, source in self.sources}
+        found = known.get(images.lower(), known.get("") if len(known) == 1 else None)
+        if found is None:
+            raise OptionError(f"where is {images}? Say it with --data {images}=FOLDER")
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return {**asdict(self), "work": str(self.work), "results": str(self.results)}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Place:
+        """From what :meth:`to_json` gave."""
+        sources = tuple((name, source) for name, source in values["sources"])
+        folders = {name: Path(values[name]) for name in ("work", "results")}
+        return cls(**{**values, **folders, "sources": sources, "adjusters": tuple(values["adjusters"])})
+
+
+def reason_against(cell: Cell, protocol: Protocol, place: Place) -> str | None:
+    """Why a cell cannot be trained, whatever the data; None: it can."""
+    if cell.method not in methods.names():
+        return f"narl has no {cell.method}"
+    for beginning, reason in protocol.lacking.items():
+        if cell.method.startswith(beginning):
+            return reason
+    if cell.method.startswith("T-") and not _adjusters(cell, place):
+        return f"no learned adjuster of {cell.method[2:]} was named (--adjuster)"
+    return None
+
+
+def settings_of(cell: Cell, protocol: Protocol, place: Place) -> Settings:
+    """What ``narl train`` is asked to do for a cell."""
+    schedule = protocol.schedule(cell.schedule, cell.task.dataset)
+    source = place.source(cell.task.dataset)
+    labels = place.work / f"{cell.slug}-labels.txt"
+    training = dict(protocol.training)
+    uses_clean = methods.get(cell.method).uses_clean
+    if not uses_clean:
+        training.pop("clean_batch_size", None)
+    return Settings(
+        data=source,
+        labels=labels_of(cell.task, cell.seed, source, labels, place.human),
+        clean=str(protocol.clean) if protocol.clean else "none",
+        heldout=cell.heldout if cell.heldout and uses_clean else None,
+        overlap="drop",
+        method=cell.method,
+        options=dict(cell.options),
+        adjusters=_adjusters(cell, place),
+        tune=cell.tune,
+        model=cell.model,
+        epochs=schedule.epochs,
+        milestones=schedule.milestones,
+        seed=cell.seed,
+        device=place.device,
+        **training,
+    )
+
+
+def _adjusters(cell: Cell, place: Place) -> tuple[str, ...]:
+    """The adjusters of the cell's loss, among those that were named."""
+    if not cell.method.startswith("T-"):
+        return ()
+    return tuple(p for p in place.adjusters if load_adjusters([p])[0].robust_loss.title == cell.method[2:])
+
+
+def train(cell: Cell, protocol: Protocol, place: Place, observer: Observer | None = None) -> Run | None:
+    """Train a cell to the end, from where an earlier try was stopped; a cell that has a result is not trained again.
+
+    Args:
+        cell: what to train.
+        protocol: the table that it is of.
+        place: where to.
+        observer: who wants to see it go on.
+
+    Returns:
+        How it ended; None if the observer wanted to stop.
+    """
+    written = cell.result(place.results)
+    if written.exists():
+        return runs.read_file(written)
+    folder = place.work / cell.slug
+    settings = settings_of(cell, protocol, place)
+    made = plan(settings)
+    if (folder / "config.json").exists():
+        outcome = session.resume(folder, observer=observer, tensorboard=False)
+    else:
+        outcome = session.start(made, folder, observer=observer, tensorboard=False)
+    if not outcome.finished:
+        return None
+    run = account(cell, replace(made, settings=replace(settings, options=outcome.summary["options"])), folder)
+    run.write(place.results)
+    if place.discard:
+        shutil.rmtree(folder)
+    (place.work / f"{cell.slug}-labels.txt").unlink(missing_ok=True)
+    return run
+
+
+@final
+class _UntilTold:
+    """Stops when the process is asked to end."""
+
+    def __init__(self) -> None:
+        self._told = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._tell)
+
+    def _tell(self, number: int, frame: FrameType | None) -> None:
+        self._told = True
+
+    def wants_stop(self) -> bool:
+        """Whether it was asked to."""
+        return self._told
+
+    def decoded(self, done: int, total: int) -> None:
+        """Nothing to show."""
+
+    def begin(self, title: str, epochs: int, steps: int, done: int) -> None:
+        """Nothing to show."""
+
+    def after_step(self, report: StepReport) -> None:
+        """Nothing to show."""
+
+    def after_epoch(self, record: dict[str, Any]) -> None:
+        """Nothing to show."""
+
+
+def main() -> int:
+    """Train the cell that standard input describes."""
+    asked = json.load(sys.stdin)
+    warnings.simplefilter("ignore")
+    warnings.simplefilter("always", NarlWarning)
+    try:
+        protocol, place = protocols.from_json(asked["protocol"]), Place.from_json(asked["place"])
+        run = train(Cell.from_json(asked["cell"]), protocol, place, _UntilTold())
+    except NarlError as error:
+        print(f"narl: {error}", file=sys.stderr)  # noqa: T201  goes to the cell's log
+        return 2
+    return 0 if run is not None else STOPPED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,202 @@
+"""``narl bench run``: train the missing cells of a table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from narl.cli import options as shared
+from narl.errors import OptionError
+
+if TYPE_CHECKING:
+    from narl.bench.cells import Cell, Task
+    from narl.bench.grid import Sorted
+    from narl.bench.protocols import Protocol
+    from narl.bench.work import Place
+
+_WHAT, _WHERE, _SLURM = "What", "Where", "On a cluster"
+_FAILED = 1
+
+
+def run(
+    table: Annotated[
+        str,
+        typer.Argument(
+            help="table1, table2, table3, table5, table6, cifar10n, figure5, figure6; or a JSON file with a table of "
+            "your own."
+        ),
+    ],
+    data: Annotated[
+        list[str],
+        typer.Option(
+            help="The data set, as narl train takes it; of several data sets NAME=PATH, once each.",
+            rich_help_panel=_WHERE,
+            show_default=False,
+        ),
+    ],
+    labels: Annotated[
+        str | None,
+        typer.Option(help="CIFAR-10N's file of labels.", rich_help_panel=_WHERE, show_default=False),
+    ] = None,
+    schedule: Annotated[
+        str, typer.Option(help="short: 60 epochs; paper: the paper's, twice as long.", rich_help_panel=_WHAT)
+    ] = "short",
+    seeds: Annotated[int, typer.Option(help="Trainings of each cell, with seeds 0, 1, …", rich_help_panel=_WHAT)] = 1,
+    methods: Annotated[
+        str | None, typer.Option(help="Some methods only: GCE,A-GCE.", rich_help_panel=_WHAT, show_default="all")
+    ] = None,
+    tasks: Annotated[
+        str | None,
+        typer.Option(
+            help="Some columns only, by data set, noise or both: cifar-10/symmetric-0.4,asymmetric.",
+            rich_help_panel=_WHAT,
+            show_default="all whose data is given",
+        ),
+    ] = None,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Choose fixed losses' values on the clean set.", rich_help_panel=_WHAT)
+    ] = False,
+    option: Annotated[
+        list[str],
+        typer.Option(
+            "--option",
+            "-o",
+            help="Option of the methods, NAME=VALUE: a variant of the cells, kept apart from them.",
+            rich_help_panel=_WHAT,
+            show_default=False,
+        ),
+    ] = [],  # noqa: B006  typer copies it
+    heldout: Annotated[
+        float,
+        typer.Option(help="Share of the clean set that is not learned from, to choose by.", rich_help_panel=_WHAT),
+    ] = 0.0,
+    adjuster: Annotated[
+        list[str],
+        typer.Option(help="Learned adjuster for T-*: a run or a file.", rich_help_panel=_WHAT, show_default=False),
+    ] = [],  # noqa: B006  typer copies it
+    results: Annotated[Path, typer.Option(help="Folder of the results.", rich_help_panel=_WHERE)] = Path("results"),
+    work: Annotated[
+        Path, typer.Option(help="Folder of the runs: checkpoints, models, records.", rich_help_panel=_WHERE)
+    ] = Path("bench-runs"),
+    discard: Annotated[
+        bool,
+        typer.Option("--discard", help="Remove a run's folder when its result is written.", rich_help_panel=_WHERE),
+    ] = False,
+    device: Annotated[
+        str, typer.Option(help="cpu, cuda, or auto: GPUs where there are some.", rich_help_panel=_WHERE)
+    ] = "auto",
+    at_once: Annotated[
+        int | None,
+        typer.Option(
+            help="Trainings on one GPU, or jobs on the cluster, at a time.",
+            rich_help_panel=_WHERE,
+            show_default="6 where MPS lets them share it, else 1",
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say which cells are missing, train none.")] = False,
+) -> None:
+    """Train the cells of a table that have no result yet.
+
+    A run that was stopped or killed goes on where it was. Look at the results with: narl bench show TABLE
+
+    narl bench run table1 --data cifar-10-batches-py --tasks symmetric-0.4 --seeds 3
+    """
+    from narl.bench import grid, protocols
+    from narl.bench.work import Place
+
+    if seeds < 1:
+        raise OptionError(f"--seeds {seeds} trains nothing: give at least 1")
+    place = Place(
+        _sources(data), work.resolve(), results.resolve(), labels, tuple(adjuster), device=device, discard=discard
+    )
+    protocol = protocols.read(Path(table)) if table.endswith(".json") else protocols.get(table)
+    cells = _cells(protocol, place, schedule, seeds, methods, tasks, tune=tune, options=option, heldout=heldout)
+    sorted_cells = grid.sort(cells, protocol, place)
+    for line in _lines(sorted_cells):
+        print(line)
+    if dry_run or not sorted_cells.missing:
+        return
+    _train(sorted_cells.missing, protocol, place, at_once)
+
+
+def _sources(data: list[str]) -> tuple[tuple[str, str], ...]:
+    """Data set and place of each; no name for one that stands alone."""
+    found = []
+    for one in data:
+        name, equals, path = one.partition("=")
+        named = bool(equals) and not Path(one).exists()
+        found.append((name, path) if named else ("", one))
+    if len(found) > 1 and any(not name for name, _ in found):
+        raise OptionError("which data set is which? Write --data NAME=PATH for each, such as --data CIFAR-10=DIR")
+    return tuple((name, str(Path(path).resolve()) if Path(path).exists() else path) for name, path in found)
+
+
+def _cells(
+    protocol: Protocol,
+    place: Place,
+    schedule: str,
+    seeds: int,
+    methods: str | None,
+    tasks: str | None,
+    *,
+    tune: bool,
+    options: list[str],
+    heldout: float,
+) -> list[Cell]:
+    """What was asked for; where nobody named tasks, those whose data is given."""
+    wanted = shared.names(tasks)
+    if not wanted and not any(not name for name, _ in place.sources):
+        given = {name.lower() for name, _ in place.sources}
+        wanted = tuple(dict.fromkeys(t.slug for t in protocol.tasks if _images(t.dataset).lower() in given))
+        if not wanted:
+            raise OptionError(
+                f"{protocol.name} is about {_datasets(protocol.tasks)}: give one of them with --data NAME=PATH"
+            )
+    cells = protocol.cells(
+        schedule=schedule, seeds=range(seeds), methods=shared.names(methods), tasks=wanted, tune=tune
+    )
+    datasets = {_images(cell.task.dataset) for cell in cells}
+    if len(datasets) > 1 and any(not name for name, _ in place.sources):
+        raise OptionError(
+            f"{protocol.name} is about {', '.join(sorted(datasets))}: say which the data is, --data NAME=PATH, or "
+            "choose with --tasks"
+        )
+    return [replace(cell, options=_options(cell.method, options), heldout=heldout) for cell in cells]
+
+
+def _images(dataset: str) -> str:
+    """The data set whose images it has."""
+    return "CIFAR-10" if dataset == "CIFAR-10N" else dataset
+
+
+def _datasets(tasks: tuple[Task, ...]) -> str:
+    return ", ".join(dict.fromkeys(_images(task.dataset) for task in tasks))
+
+
+def _options(method: str, pairs: list[str]) -> tuple[tuple[str, object], ...]:
+    from narl.cli.train import read_options
+
+    return tuple(sorted(read_options(method, pairs).items())) if pairs else ()
+
+
+def _lines(found: Sorted) -> list[str]:
+    count = len(found.done) + len(found.missing) + len(found.impossible)
+    lines = [f"{count} cells: {len(found.done)} have a result, {len(found.missing)} are missing"]
+    lines += [f"  {cell.task}, {cell.label}, seed {cell.seed}" for cell in found.missing]
+    reasons = dict.fromkeys(reason for _, reason in found.impossible)
+    for reason in reasons:
+        lines.append(f"{sum(r == reason for _, r in found.impossible)} cannot be trained: {reason}")
+    return lines
+
+
+def _train(cells: tuple[Cell, ...], protocol: Protocol, place: Place, at_once: int | None) -> None:
+    from narl.bench import grid
+    from narl.cli.grid_progress import GridProgress
+
+    with GridProgress(cells, protocol) as progress:
+        whole = grid.train(cells, protocol, place, progress, at_once)
+    if not whole:
+        raise typer.Exit(_FAILED)
