@@ -1,10 +1,11 @@
-"""Put the measured tables into docs/cost.md, docs/engine.md and docs/scaling.md.
+"""Put the measured tables into docs/cost.md, docs/engine.md, docs/scaling.md and docs/results.md.
 
 python benchmarks/pages.py
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import plan
-from narl.bench import cost
+from narl.bench import comparison, cost, runs
 from narl.bench.tables import Table
 
 ROOT = Path(__file__).parent.parent
@@ -94,10 +95,18 @@ def tangent_tables() -> list[Table]:
     return [Table(title, (*heads, "error, median", "largest"), tuple(lines), (note,))]
 
 
+def comparison_tables(name: str) -> list[Table]:
+    """Of ``results/runs``: a table of the paper, or CIFAR-10N."""
+    return comparison.tables(name, comparison.rows(name, runs.read(RESULTS)))
+
+
 BLOCKS: dict[str, dict[str, Callable[[], list[Table]]]] = {
     "cost.md": {"cost": cost_tables, "growth": growth_tables, "scaling": scaling_tables},
     "engine.md": {"tangents": tangent_tables},
     "scaling.md": {"plan": plan.tables},
+    "results.md": {
+        name: functools.partial(comparison_tables, name) for name in ("table1", "table2", "figure5", "cifar10n")
+    },
 }
 
 

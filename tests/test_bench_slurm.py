@@ -107,38 +107,31 @@ def test_a_preempted_job_saves_and_goes_on(place: Place, tmp_path: Path) -> None
     assert (folder_of(cells[0], place) / "saved").exists()
     assert not (folder_of(cells[1], place) / "saved").exists(), "it was left where it was"
     assert str(standing) == "2 cells ended, 0 failed"
+    wait_for(lambda: all(job.done() for job in jobs))  # a result is there before its process has ended
 
 
 def test_an_array_on_the_cluster(
     place: Place, cluster: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    methods = ("CE", "GCE", "SL", "JS")
-    jobs = submitted(methods, place, tmp_path, partition="long", memory_gb=12)
-    assert [one.job.job_id for one in jobs] == ["100_0", "100_1", "100_2", "100_3"]
+    jobs = submitted(("CE", "GCE", "JS"), place, tmp_path, partition="long", memory_gb=12)
+    assert [one.job.job_id for one in jobs] == ["100_0", "100_1", "100_2"]
     flags = dict(re.findall(r"^#SBATCH --([\w-]+)=(.*)$", (cluster / "submission").read_text(), re.MULTILINE))
-    wanted = {"array": "0-3%2", "time": "90", "partition": "long", "mem": "12GB", "cpus-per-task": "8"}
+    wanted = {"array": "0-2%2", "time": "90", "partition": "long", "mem": "12GB", "cpus-per-task": "8"}
     assert flags.items() >= (wanted | {"gpus-per-node": "1", "signal": "USR2@120", "job-name": "narl-bench"}).items()
     seen = Seen(place)
     standing = slurm.watch(jobs, place, seen)
-    assert [cell.method for cell in sorted(standing.ended, key=lambda cell: cell.method)] == ["CE", "SL"]
-    assert [*map(seen.of, ("CE", "SL"))] == [
-        [("began",), ("moved", 1), ("ended", 0.5)],
-        [("began",), ("moved", 2), ("moved", 3), ("ended", 0.5)],
-    ]
-    assert (folder_of(cell_of("SL"), place) / "saved").exists()
+    assert standing.ended == (cell_of("CE"),)
+    assert set(standing.failed) == {cell_of("GCE"), cell_of("JS")}
+    assert seen.of("CE") == [("began",), ("moved", 1), ("ended", 0.5)]
     assert seen.of("GCE") == [("began",), ("failed", "where is CIFAR-10?")]
-    assert [what for what, *_ in seen.of("JS")] == ["began", "failed"]
-    assert seen.of("JS")[-1][1].startswith("the job is over (failed): ")
+    assert seen.of("JS") == [("began",), ("failed", "the job is over (failed)")]
     assert capfd.readouterr() == ("", "")
-
-    again = submitted(("GCE",), place, tmp_path, gpus=0)
-    assert again[0].job.job_id == "101", "a job that is over is replaced"
-    assert "gpus-per-node" not in (cluster / "submission").read_text()
-    assert len(slurm.watch(again, place, Seen(place)).failed) == 1
+    wait_for(lambda: not slurm._still_there(tmp_path / "jobs"))  # what failed would be submitted anew
 
 
 def test_ctrl_c_leaves_the_jobs(place: Place, cluster: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    jobs = submitted(("SL",), place, tmp_path)
+    jobs = submitted(("SL",), place, tmp_path, gpus=0)
+    assert "gpus-per-node" not in (cluster / "submission").read_text()
     wait_for((folder_of(cell_of("SL"), place) / "process").exists)
 
     def pressed(seconds: float) -> None:
@@ -158,7 +151,10 @@ def test_ctrl_c_leaves_the_jobs(place: Place, cluster: Path, tmp_path: Path, mon
     repeated = submitted(("SL",), place, tmp_path)
     assert [one.job.job_id for one in repeated] == ["100"], "it is not submitted twice"
     assert json.loads((tmp_path / "jobs" / slurm.FILE).read_text()) == {cell_of("SL").slug: "100"}
-    assert slurm.watch(repeated, place, Seen(place)).ended == (cell_of("SL"),)
+    seen = Seen(place)
+    assert slurm.watch(repeated, place, seen).ended == (cell_of("SL"),)
+    assert seen.of("SL") == [("began",), ("moved", 2), ("moved", 3), ("ended", 0.5)], "it was preempted and went on"
+    assert (folder_of(cell_of("SL"), place) / "saved").exists()
 
     (cluster / "bin" / "squeue").write_text("#!/bin/sh\nexit 1\n")
     with pytest.raises(ClusterError, match=r"squeue does not say .* remove .*jobs\.json"):
@@ -167,7 +163,7 @@ def test_ctrl_c_leaves_the_jobs(place: Place, cluster: Path, tmp_path: Path, mon
 
 def test_refusals(place: Place, cluster: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (cluster / "refusal").write_text("sbatch: error: invalid partition\nsbatch: error: Batch job submission failed")
-    with pytest.raises(ClusterError, match="sbatch refused 2 jobs .sbatch: error: invalid partition sbatch: error"):
+    with pytest.raises(ClusterError, match="sbatch refused 2 jobs"):
         submitted(("CE", "SL"), place, tmp_path)
     assert not (tmp_path / "jobs" / slurm.FILE).exists()
     for wrong in ({"at_once": 0}, {"hours": 0}, {"hours": float("nan")}, {"cpus": 0}, {"gpus": -1}):

@@ -26,13 +26,17 @@ pytestmark = pytest.mark.gpu
 STEPS = 50
 METHODS: dict[str, dict[str, Any]] = {
     "CE": {},
+    "GCE": {},
+    "SL": {},
+    "PolySoft": {},
+    "JS": {},
     "Forward": {},
     "A-GCE": {"every": 2, "adjuster_weight_decay": 0.0},
     "A-SL": {"every": 1, "margin": "latest", "adjuster_weight_decay": 0.0},
     "MW-Net": {"every": 5, "adjuster_weight_decay": 0.0},
     "T-GCE": {"adjusters": [Adjuster("gce", [5, 5, 9], margin="running", generator=torch.Generator())] * 3},
 }
-GRAPHS = {"CE": 1, "Forward": 2, "A-GCE": 2, "A-SL": 1, "MW-Net": 2, "T-GCE": 3}
+GRAPHS = {"CE": 1, "GCE": 1, "SL": 1, "PolySoft": 1, "JS": 1, "Forward": 2, "A-GCE": 2, "A-SL": 1, "MW-Net": 2, "T-GCE": 3}
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import narl
 from narl import losses
@@ -361,3 +363,26 @@ def test_what_is_no_tensor_is_refused_with_the_conversion() -> None:
         losses.get(losses.gce)  # type: ignore[arg-type]
     with pytest.raises(LabelError, match="leave such samples out"):
         losses.ce(logits, torch.tensor([0, -100]))
+
+
+# Devices
+
+
+class Elsewhere(TorchDispatchMode):
+    """Refuses operations between the device of the logits and the host, which a CUDA graph cannot hold."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+        assert len({one.device for one in given}) < 2, f"{func} has tensors of two devices"
+        return func(*args, **(kwargs or {}))
+
+
+@every_loss
+def test_numbers_are_made_on_the_device_of_the_logits(name: str) -> None:
+    logits = torch.empty(4, 3, device="meta", requires_grad=True)
+    targets = torch.empty(4, device="meta", dtype=torch.int64)
+    with Elsewhere():
+        found = losses.get(name)(logits, targets)
+        torch.autograd.backward(found.sum())
+    assert found.device.type == "meta"
+    assert logits.grad is not None

@@ -24,11 +24,13 @@ _NOT_RUN = "–"
 _HOW_TO_READ = "Test accuracy, %: mean of the last five epochs ± standard deviation over seeds"
 
 
-def rows(name: str, runs: Iterable[Run], schedule: str | None = None, *, variants: bool = False) -> list[Row]:
+def rows(
+    table: str | Protocol, runs: Iterable[Run], schedule: str | None = None, *, variants: bool = False
+) -> list[Row]:
     """A row for every cell of a table, run or not.
 
     Args:
-        name: of the table: one of :data:`NAMES`.
+        table: its name, one of :data:`NAMES`; or a table of one's own.
         runs: finished trainings, of this table and of others.
         schedule: ``"short"`` or ``"paper"``; None: all that a data set has runs of, the paper's where it has none.
         variants: add rows for cells with options, tuned or with clean samples held out, as far as they have been run.
@@ -46,11 +48,9 @@ def rows(name: str, runs: Iterable[Run], schedule: str | None = None, *, variant
     """
     if schedule is not None and schedule not in SCHEDULES:
         raise UnknownNameError(f"no schedule is called {schedule!r}: {nearest(schedule, SCHEDULES)}")
-    if name == PAPER_ONLY:
+    if table == PAPER_ONLY:
         return _paper_only()
-    if name not in NAMES:
-        raise UnknownNameError(f"no table is called {name!r}: {nearest(name, NAMES)}")
-    protocol = protocols.get(name)
+    protocol = _protocol(table)
     own = [run for run in runs if run.cell.task in protocol.tasks and run.cell.model == protocol.model]
     found = []
     for dataset in dict.fromkeys(task.dataset for task in protocol.tasks):
@@ -60,6 +60,14 @@ def rows(name: str, runs: Iterable[Run], schedule: str | None = None, *, variant
             of_schedule = [run for run in there if run.cell.schedule == chosen]
             found += _of(protocol, dataset, chosen, of_schedule, variants)
     return found
+
+
+def _protocol(table: str | Protocol) -> Protocol:
+    if isinstance(table, Protocol):
+        return table
+    if table not in NAMES:
+        raise UnknownNameError(f"no table is called {table!r}: {nearest(table, NAMES)}")
+    return protocols.get(table)
 
 
 def _of(protocol: Protocol, dataset: str, schedule: str, runs: Sequence[Run], variants: bool) -> list[Row]:
@@ -117,11 +125,11 @@ def _rank(label: str, order: Sequence[str]) -> tuple[int, str]:
     return (order.index(method) if method in order else len(order), label)
 
 
-def tables(name: str, found: Sequence[Row]) -> list[Table]:
+def tables(table: str | Protocol, found: Sequence[Row]) -> list[Table]:
     """A table a data set and schedule: methods are rows, kinds and rates of noise are columns.
 
     Args:
-        name: of the table, as for :func:`rows`.
+        table: as for :func:`rows`.
         found: what :func:`rows` gave.
 
     Returns:
@@ -133,12 +141,12 @@ def tables(name: str, found: Sequence[Row]) -> list[Table]:
         >>> shown.columns, shown.rows[1]
         (('method', 'asymmetric 0.6'), ('A-GCE', '–'))
     """
-    if name == PAPER_ONLY:
+    if table == PAPER_ONLY:
         return [_paper_only_table(found)]
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in found:
         groups.setdefault((row["dataset"], row["schedule"]), []).append(row)
-    made = [_table(protocols.get(name), *group, of_group) for group, of_group in groups.items()]
+    made = [_table(_protocol(table), *group, of_group) for group, of_group in groups.items()]
     return [*made, *beside_published(found)]
 
 
@@ -160,10 +168,10 @@ def _table(protocol: Protocol, dataset: str, schedule: str, found: Sequence[Row]
         if any(row[value] is not None for row in ranked):
             lines.append((words, *(_best(ranked, column, value) for column in columns)))
     length = protocol.schedule(schedule, dataset)
-    falls = " and ".join(map(str, length.milestones))
+    falls = f", ÷10 at {' and '.join(map(str, length.milestones))}" if length.milestones else ""
     title = (
         f"{protocol.title}: {dataset}, {model_title(protocol.model)}, "
-        f"{schedule} schedule ({length.epochs} epochs, ÷10 at {falls})"
+        f"{schedule} schedule ({length.epochs} epochs{falls})"
     )
     heading = ("method", *(noise if rate is None else f"{noise} {rate:g}" for noise, rate in columns))
     return Table(title, heading, tuple(lines), tuple(_notes(protocol, dataset, schedule, found)))
@@ -182,7 +190,8 @@ def _best(found: Sequence[Row], column: tuple[str, float | None], value: str) ->
     """Who has the highest number in a column."""
     there = [row for row in found if (row["noise"], row["rate"]) == column and row[value] is not None]
     highest = max((row[value] for row in there), default=None)
-    return " ".join(row["method"] for row in there if row[value] == highest) or _NOT_RUN
+    names = [row["method"] for row in there if row[value] == highest]
+    return (" ".join(names) if len(names) < 3 else f"{len(names)} methods") or _NOT_RUN
 
 
 def _notes(protocol: Protocol, dataset: str, schedule: str, found: Sequence[Row]) -> list[str]:
@@ -202,6 +211,7 @@ def _notes(protocol: Protocol, dataset: str, schedule: str, found: Sequence[Row]
     missing = sum(row["seeds"] == 0 for row in found)
     if missing:
         notes.append(f"Not run: {missing} of {len(found)} cells.")
+        notes += [f"{beginning}*: {reason}." for beginning, reason in protocol.lacking.items()]
     notes += [f"Misprint in the paper: {said}" for said in paper.errata(protocol.name, dataset)]
     return [note for note in notes if note]
 

@@ -171,7 +171,7 @@ _ALL = (
         "With mixup and consistency, against semi-supervised methods",
         _tasks(_CIFARS, symmetric=(0.2, 0.5, 0.8, 0.9), asymmetric=(0.4,)),
         ("DivideMix", "ELR+", *ADJUSTED),
-        "preact-resnet18",
+        "preact_resnet18",
         _LONG,
         lacking={"A-": "this table adds mixup and consistency regularisation, which narl does not have yet"},
     ),
@@ -180,7 +180,7 @@ _ALL = (
         "Transferred to TinyImageNet",
         _tasks(("TinyImageNet",), symmetric=(0.0, 0.2, 0.4, 0.6), asymmetric=(0.2, 0.4)),
         (*BASELINES, *FIXED, *TRANSFERRED),
-        "preact-resnet18",
+        "preact_resnet18",
         {"TinyImageNet": Schedule(120, (80, 100))},
     ),
     Protocol(

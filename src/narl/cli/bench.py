@@ -23,7 +23,8 @@ def show(
         str,
         typer.Argument(
             help="cost: of a training step, in plain steps. table1, table2, table3, table4, table5, table6: the "
-            "paper's tables. cifar10n: labels by people. figure5, figure6: what these are drawn from."
+            "paper's tables. cifar10n: labels by people. figure5, figure6: what these are "
+            "drawn from. Or a JSON file with a table of your own."
         ),
     ],
     results: Annotated[Path, typer.Option(help="Folder with the measured files.")] = Path("results"),
@@ -67,18 +68,19 @@ def _cost(results: Path) -> tuple[list[dict[str, Any]], list[Table]]:
 def _compared(
     name: str, results: Path, schedule: str | None, variants: bool
 ) -> tuple[list[dict[str, Any]], list[Table]]:
-    from narl.bench import comparison, runs
+    from narl.bench import comparison, protocols, runs
     from narl.errors import ResultsError, UnknownNameError, nearest
 
-    if name not in comparison.NAMES:
+    own = name.endswith(".json")
+    if not own and name not in comparison.NAMES:
         raise UnknownNameError(f"no results are called {name!r}: {nearest(name, ['cost', *comparison.NAMES])}")
     if results.exists() and not results.is_dir():
         raise ResultsError(f"{results} is a file: give the folder of the results")
-    finished = runs.read(results)
-    rows = comparison.rows(name, finished, schedule, variants=variants)
+    table = protocols.read(Path(name)) if own else name
+    rows = comparison.rows(table, runs.read(results), schedule, variants=variants)
     if name != comparison.PAPER_ONLY and not any(row["seeds"] for row in rows):
         print(f"narl: nothing of {name} has been run yet under {results / 'runs'}", file=sys.stderr)
-    return rows, comparison.tables(name, rows)
+    return rows, comparison.tables(table, rows)
 
 
 def _print(tables: list[Table]) -> None:

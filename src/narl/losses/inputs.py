@@ -47,7 +47,6 @@ def over_labels(
 
 def _value(spec: Hyperparameter, value: float | Tensor, log_p: Tensor) -> Tensor:
     """The hyperparameter as a tensor of the logits' kind, after a look at its range."""
-    given = isinstance(value, Tensor)
     try:
         tensor = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError):
@@ -65,4 +64,7 @@ def _value(spec: Hyperparameter, value: float | Tensor, log_p: Tensor) -> Tensor
             f"{spec.name} = {shown} is outside its range [{spec.low}, {spec.high}]: choose a value inside; "
             f"{spec.default:g} is the default"
         )
-    return tensor.to(log_p) if given else tensor.to(log_p.dtype)
+    if isinstance(value, Tensor) or tensor.dim():
+        return tensor.to(log_p)
+    # Filled in on the device: a copy from the host has no place in a CUDA graph.
+    return torch.full((), float(value), dtype=log_p.dtype, device=log_p.device)

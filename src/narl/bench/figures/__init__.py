@@ -65,8 +65,8 @@ def draw(number: int, library: Library) -> Drawing:
         MissingExtraError: matplotlib is not installed.
 
     Example:
-        >>> draw(2, Library([])).note
-        'From theory alone. ...'
+        >>> print(draw(2, Library([])).note)
+        From theory alone. ...
     """
     check_number(number)
     with style():

@@ -52,7 +52,7 @@ def draw(library: Library) -> Drawing:
         row[0].set_ylabel(SYMBOLS.get(name, name))
     for panel in rows[-1]:
         panel.set_xlabel("margin (logits)")
-    legend_above(figure, rows[0][0], columns=len(centres))
+    legend_above(figure, rows[0][0], columns=min(len(centres), 3))
     return Drawing(figure, f"{run.cell.method} on {source(run)}.")
 
 
