@@ -36,7 +36,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "MW-Net": {"every": 5, "adjuster_weight_decay": 0.0},
     "T-GCE": {"adjusters": [Adjuster("gce", [5, 5, 9], margin="running", generator=torch.Generator())] * 3},
 }
-GRAPHS = {"CE": 1, "GCE": 1, "SL": 1, "PolySoft": 1, "JS": 1, "Forward": 2, "A-GCE": 2, "A-SL": 1, "MW-Net": 2, "T-GCE": 3}
+GRAPHS = dict.fromkeys(METHODS, 1) | {"Forward": 2, "A-GCE": 2, "MW-Net": 2, "T-GCE": 3}
 
 
 @pytest.fixture(autouse=True)

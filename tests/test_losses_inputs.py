@@ -368,7 +368,7 @@ def test_what_is_no_tensor_is_refused_with_the_conversion() -> None:
 # Devices
 
 
-class Elsewhere(TorchDispatchMode):
+class Elsewhere(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Refuses operations between the device of the logits and the host, which a CUDA graph cannot hold."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -381,7 +381,7 @@ class Elsewhere(TorchDispatchMode):
 def test_numbers_are_made_on_the_device_of_the_logits(name: str) -> None:
     logits = torch.empty(4, 3, device="meta", requires_grad=True)
     targets = torch.empty(4, device="meta", dtype=torch.int64)
-    with Elsewhere():
+    with Elsewhere():  # type: ignore[no-untyped-call]
         found = losses.get(name)(logits, targets)
         torch.autograd.backward(found.sum())
     assert found.device.type == "meta"

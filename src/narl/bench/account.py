@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 from narl.adjuster import Adjuster
 from narl.bench.cells import Cell
 from narl.bench.runs import Run
+from narl.train.evaluate import separation
 from narl.train.planning import Plan
 from narl.train.record import SampleRecord
 from narl.train.run_folder import RunFolder
 
 _BINS = 40
+_DECAY = 0.9  # of the adjuster's running margins
 _POINTS = 41
 _DECIDED = ("epochs", "batch_size", "optimizer", "learning_rate", "momentum", "weight_decay", "schedule", "precision")
 
@@ -36,16 +38,17 @@ def account(cell: Cell, plan: Plan, folder: Path) -> Run:
     run = RunFolder.open(folder)
     metrics, summary = run.metrics(), run.read_json("summary.json")
     names = [name for name, value in metrics[-1].items() if name != "epoch" and not isinstance(value, dict)]
-    mislabelled = plan.sets.mislabelled
+    mislabelled, record = plan.sets.mislabelled, SampleRecord.open(folder)
     return Run(
         cell=cell,
         last5=summary["last5"]["test_accuracy"],
         best=summary["best"]["test_accuracy"],
-        curves={name: [_short(record.get(name)) for record in metrics] for name in names},
+        curves={name: [_short(epoch.get(name)) for epoch in metrics] for name in names},
         noise_rate=None if mislabelled is None else _short(mislabelled.mean()),
-        samples=_samples(SampleRecord.open(folder), len(metrics) - 1, mislabelled),
+        auroc={} if mislabelled is None else _auroc(record.read("margin")[: len(metrics)], mislabelled),
+        samples=_samples(record, len(metrics) - 1, mislabelled),
         adjuster=_adjuster(sorted(folder.glob("adjuster-*.safetensors"))),
-        seconds=round(sum(record["seconds"] for record in run.times()), 1),
+        seconds=round(sum(epoch["seconds"] for epoch in run.times()), 1),
         settings={
             **{name: getattr(plan.recipe, name) for name in _DECIDED},
             "milestones": list(plan.settings.milestones),
@@ -55,10 +58,20 @@ def account(cell: Cell, plan: Plan, folder: Path) -> Run:
             "clean_samples": sum(len(part) for part in (plan.sets.clean, plan.sets.heldout) if part is not None),
             "test_samples": 0 if plan.sets.test is None else len(plan.sets.test),
             "class_counts": plan.sets.train.class_counts.tolist(),
-            "epoch_seconds": statistics.median(record["seconds"] for record in run.times()),
+            "epoch_seconds": statistics.median(epoch["seconds"] for epoch in run.times()),
         },
         environment=run.read_json("environment.json"),
     )
+
+
+def _auroc(margins: NDArray[np.float32], mislabelled: NDArray[np.bool_]) -> dict[str, float]:
+    """How well margins ``(epochs, N)`` find the wrong labels, averaged over epochs in three ways."""
+    running = margins[0]
+    for latest in margins[1:]:
+        running = _DECAY * running + (1 - _DECAY) * latest
+    averaged = {"last": margins[-1], "running": running, "all": margins.mean(axis=0)}
+    found = {name: separation(values, mislabelled) for name, values in averaged.items()}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _samples(record: SampleRecord, epoch: int, mislabelled: NDArray[np.bool_] | None) -> dict[str, dict[str, Any]]:

@@ -20,7 +20,7 @@ from narl.bench.cells import Cell
 from narl.bench.protocols import Protocol
 from narl.bench.runs import Run
 from narl.bench.sharing import shared_gpus
-from narl.bench.work import STOPPED, Place, reason_against
+from narl.bench.work import STOPPED, Place, epochs_done, reason_against
 
 _LOOK = 0.5  # seconds between two looks at the workers
 _PATIENCE = 120.0  # seconds that a worker has for its checkpoint
@@ -182,12 +182,10 @@ class _Workers:
         return False
 
     def _tell_progress(self, worker: _Worker) -> None:
-        with contextlib.suppress(OSError):
-            with (self._place.work / worker.cell.slug / "metrics.jsonl").open("rb") as lines:
-                epoch = sum(1 for _ in lines)
-            if epoch > worker.epoch:
-                worker.epoch = epoch
-                self._watcher.moved(worker.cell, epoch)
+        epoch = epochs_done(worker.cell, self._place)
+        if epoch > worker.epoch:
+            worker.epoch = epoch
+            self._watcher.moved(worker.cell, epoch)
 
     def _stop(self) -> None:
         """Ask all to save and leave; whoever does not is killed."""

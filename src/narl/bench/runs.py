@@ -27,6 +27,8 @@ class Run:
         best: test accuracy of the best epoch: beside it, never instead.
         curves: a list over epochs each: ``test_accuracy``, ``loss`` (of training), ``meta_loss``, ``margin_auroc`` …
         noise_rate: share of the training labels that was really wrong; None where nobody knows.
+        auroc: how well low margins find the wrong labels: of the ``last`` epoch, averaged as the adjuster sees them
+            (``running``), and averaged over ``all`` epochs; {} where nobody knows which are wrong.
         samples: the training samples at the end, right and wrong labels apart: for ``margin`` and each hyperparameter
             ``edges``, ``right`` and ``wrong`` (counts), ``right_mean`` and ``wrong_mean``.
         adjuster: what it makes of a margin at a third, two thirds and the end: ``margins``, ``centres`` (samples a
@@ -41,6 +43,7 @@ class Run:
     best: float
     curves: dict[str, list[float | None]]
     noise_rate: float | None = None
+    auroc: dict[str, float] = field(default_factory=dict)
     samples: dict[str, dict[str, Any]] = field(default_factory=dict)
     adjuster: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0

@@ -254,12 +254,10 @@ class _Watched:
         if cell.slug not in self._epochs:
             self._epochs[cell.slug] = 0
             self._watcher.began(cell)
-        with contextlib.suppress(OSError):
-            with (self._place.work / cell.slug / "metrics.jsonl").open("rb") as lines:
-                epoch = sum(1 for _ in lines)
-            if epoch > self._epochs[cell.slug]:
-                self._epochs[cell.slug] = epoch
-                self._watcher.moved(cell, epoch)
+        epoch = work.epochs_done(cell, self._place)
+        if epoch > self._epochs[cell.slug]:
+            self._epochs[cell.slug] = epoch
+            self._watcher.moved(cell, epoch)
 
 
 def _reason(log: Path, state: str) -> str:

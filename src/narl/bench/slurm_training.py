@@ -12,8 +12,8 @@ from narl.bench import work
 from narl.bench.cells import Cell
 from narl.bench.protocols import Protocol
 from narl.bench.runs import Run
+from narl.bench.stopping import Asked
 from narl.bench.work import Place
-from narl.bilevel import StepReport
 from narl.train.keeper import Observer
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Training:
     def __call__(self) -> str:
         """Train to the end, or until the cluster wants the machine back; then save and queue again."""
         notice, queue_again = _notice()
-        asked = _Asked()
+        asked = Asked()
 
         def ask(number: int, frame: FrameType | None) -> None:
             asked.stop = True
@@ -77,27 +77,3 @@ def _notice() -> tuple[int, Callable[[int, FrameType | None], Any]]:
     handler = signal.getsignal(number)
     assert callable(handler)
     return number, handler
-
-
-@final
-class _Asked:
-    """Watches a training, and stops it when the cluster asks."""
-
-    def __init__(self) -> None:
-        self.stop = False
-
-    def wants_stop(self) -> bool:
-        """Whether the cluster has asked."""
-        return self.stop
-
-    def decoded(self, done: int, total: int) -> None:
-        """Nothing to show."""
-
-    def begin(self, title: str, epochs: int, steps: int, done: int) -> None:
-        """Nothing to show."""
-
-    def after_step(self, report: StepReport) -> None:
-        """Nothing to show."""
-
-    def after_epoch(self, record: dict[str, Any]) -> None:
-        """Nothing to show."""

@@ -18,7 +18,7 @@ from narl.bench.cells import Cell
 from narl.bench.noise_labels import labels_of
 from narl.bench.protocols import Protocol
 from narl.bench.runs import Run
-from narl.bilevel import StepReport
+from narl.bench.stopping import Asked
 from narl.errors import NarlError, NarlWarning, OptionError
 from narl.train import methods, session
 from narl.train.adjusters import load_adjusters
@@ -152,33 +152,25 @@ def train(cell: Cell, protocol: Protocol, place: Place, observer: Observer | Non
     return run
 
 
-@final
-class _UntilTold:
-    """Stops when the process is asked to end."""
+def epochs_done(cell: Cell, place: Place) -> int:
+    """How far a cell's training has come."""
+    try:
+        with (place.work / cell.slug / "metrics.jsonl").open("rb") as lines:
+            return sum(1 for _ in lines)
+    except OSError:
+        return 0
 
-    def __init__(self) -> None:
-        self._told = False
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._tell)
 
-    def _tell(self, number: int, frame: FrameType | None) -> None:
-        self._told = True
+def _until_told() -> Asked:
+    """An observer that stops when the process is asked to end."""
+    asked = Asked()
 
-    def wants_stop(self) -> bool:
-        """Whether it was asked to."""
-        return self._told
+    def stop(number: int, frame: FrameType | None) -> None:
+        asked.stop = True
 
-    def decoded(self, done: int, total: int) -> None:
-        """Nothing to show."""
-
-    def begin(self, title: str, epochs: int, steps: int, done: int) -> None:
-        """Nothing to show."""
-
-    def after_step(self, report: StepReport) -> None:
-        """Nothing to show."""
-
-    def after_epoch(self, record: dict[str, Any]) -> None:
-        """Nothing to show."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    return asked
 
 
 def main() -> int:
@@ -188,7 +180,7 @@ def main() -> int:
     warnings.simplefilter("always", NarlWarning)
     try:
         protocol, place = protocols.from_json(asked["protocol"]), Place.from_json(asked["place"])
-        run = train(Cell.from_json(asked["cell"]), protocol, place, _UntilTold())
+        run = train(Cell.from_json(asked["cell"]), protocol, place, _until_told())
     except NarlError as error:
         print(f"narl: {error}", file=sys.stderr)  # noqa: T201  goes to the cell's log
         return 2

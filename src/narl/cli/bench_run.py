@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _WHAT, _WHERE, _SLURM = "What", "Where", "On a cluster"
 _FAILED = 1
+_JOBS = 16
 
 
 def run(
@@ -93,9 +94,20 @@ def run(
         typer.Option(
             help="Trainings on one GPU, or jobs on the cluster, at a time.",
             rich_help_panel=_WHERE,
-            show_default="6 where MPS lets them share it, else 1",
+            show_default="6 on a GPU that MPS shares, else 1; 16 jobs",
         ),
     ] = None,
+    slurm: Annotated[
+        bool, typer.Option("--slurm", help="Give the cells to a Slurm cluster, a job each.", rich_help_panel=_SLURM)
+    ] = False,
+    partition: Annotated[
+        str | None, typer.Option(help="Of the cluster.", rich_help_panel=_SLURM, show_default="the cluster's own")
+    ] = None,
+    hours: Annotated[
+        float, typer.Option(help="That a job may run before it has to queue again.", rich_help_panel=_SLURM)
+    ] = 4.0,
+    cpus: Annotated[int, typer.Option(help="Cores of a job.", rich_help_panel=_SLURM)] = 8,
+    memory: Annotated[float, typer.Option(help="GB of memory of a job.", rich_help_panel=_SLURM)] = 32.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say which cells are missing, train none.")] = False,
 ) -> None:
     """Train the cells of a table that have no result yet.
@@ -119,7 +131,12 @@ def run(
         print(line)
     if dry_run or not sorted_cells.missing:
         return
-    _train(sorted_cells.missing, protocol, place, at_once)
+    if slurm:
+        gpus = 0 if device == "cpu" else 1
+        asked = {"at_once": at_once or _JOBS, "hours": hours, "partition": partition, "gpus": gpus, "cpus": cpus}
+        _submit(sorted_cells.missing, protocol, place, {**asked, "memory_gb": memory})
+    else:
+        _train(sorted_cells.missing, protocol, place, at_once)
 
 
 def _sources(data: list[str]) -> tuple[tuple[str, str], ...]:
@@ -199,4 +216,18 @@ def _train(cells: tuple[Cell, ...], protocol: Protocol, place: Place, at_once: i
     with GridProgress(cells, protocol) as progress:
         whole = grid.train(cells, protocol, place, progress, at_once)
     if not whole:
+        raise typer.Exit(_FAILED)
+
+
+def _submit(cells: tuple[Cell, ...], protocol: Protocol, place: Place, asked: dict[str, Any]) -> None:
+    import sys
+
+    from narl.bench import slurm
+    from narl.cli.grid_progress import GridProgress
+
+    submitted = slurm.submit(cells, protocol, place, folder=place.work / "slurm", **asked)
+    with GridProgress(cells, protocol) as progress:
+        standing = slurm.watch(submitted, place, progress)
+    print(f"narl: {standing}", file=sys.stderr)
+    if standing.failed:
         raise typer.Exit(_FAILED)
