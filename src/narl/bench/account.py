@@ -20,7 +20,6 @@ from narl.train.run_folder import RunFolder
 
 _BINS = 40
 _DECAY = 0.9  # of the adjuster's running margins
-_POINTS = 41
 _DECIDED = ("epochs", "batch_size", "optimizer", "learning_rate", "momentum", "weight_decay", "schedule", "precision")
 
 
@@ -96,7 +95,8 @@ def _adjuster(files: list[Path]) -> dict[str, Any]:
     if not files:
         return {}
     snapshots = [Adjuster.load(file) for file in files]
-    margins = torch.linspace(-20, 20, _POINTS)
+    far, near = torch.arange(6.0, 21.0, 2.0), torch.arange(-5.75, 6.0, 0.25)  # curves bend where labels change sides
+    margins = torch.cat([-far.flip(0), near, far])
     curves = [
         {name: [[_short(v) for v in family] for family in values.T.tolist()] for name, values in one.items()}
         for one in (snapshot.curves(margins) for snapshot in snapshots)
