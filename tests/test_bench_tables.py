@@ -136,7 +136,7 @@ def test_schedules_that_have_runs_are_shown_unless_one_is_chosen() -> None:
     assert list(there) == [("CIFAR-10", "short"), ("CIFAR-10", "paper"), ("CIFAR-100", "paper")]
     assert row_of(comparison.rows("table1", runs, "short"), "CE")["last5_mean"] == 80.0
     assert row_of(comparison.rows("table1", runs, "paper"), "CE")["last5_mean"] == 85.0
-    with pytest.raises(UnknownNameError, match="no schedule is called 'long'"):
+    with pytest.raises(UnknownNameError, match="table1 has no schedule 'long'"):
         comparison.rows("table1", runs, "long")
 
 
@@ -308,7 +308,7 @@ def test_the_command_prints_text_markdown_and_json(tmp_path: Path) -> None:
     ("arguments", "told"),
     [
         (("tabel1",), "no results are called 'tabel1': did you mean 'table1'?"),
-        (("table1", "--schedule", "shrot"), "no schedule is called 'shrot': did you mean 'short'?"),
+        (("table1", "--schedule", "shrot"), "table1 has no schedule 'shrot': did you mean 'short'?"),
         (("table1", "--json", "--markdown"), "give one of them"),
         (("cost", "--variants"), "cost has neither"),
         (("table1", "--results", "{file}"), "is a file: give the folder"),
@@ -322,11 +322,12 @@ def test_mistakes_end_in_one_line(arguments: tuple[str, ...], told: str, tmp_pat
 def test_a_table_of_ones_own(tmp_path: Path) -> None:
     own = tmp_path / "mine.json"
     task = {"dataset": "mine", "noise": "symmetric", "rate": 0.4}
-    own.write_text(json.dumps({"tasks": [task], "methods": ["GCE", "A-GCE"], "model": "mlp", "epochs": 5}))
-    for run in trained("A-GCE", 87.0, 87.2, task=Task("mine", "symmetric", 0.4)):
+    table = {"tasks": [task], "methods": ["GCE", "A-GCE"], "model": "mlp", "epochs": 5, "clean": 100}
+    own.write_text(json.dumps(table))
+    for run in trained("A-GCE", 87.0, 87.2, task=Task("mine", "symmetric", 0.4), schedule="mine"):
         replace(run, cell=replace(run.cell, model="mlp")).write(tmp_path)
     answer = done("bench", "show", own, "--results", tmp_path)
-    assert answer.out.startswith("mine: mine, mlp, short schedule (5 epochs)\n")
+    assert answer.out.startswith("mine: mine, mlp, 5 epochs\n")
     assert "A-GCE        87.1±0.1" in answer.out
     assert "is not a table to train" in refused("bench", "show", tmp_path / "none.json")
 

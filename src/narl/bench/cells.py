@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from typing import Any, final
 from narl.errors import ConfigError
 
 SCHEDULES = ("short", "paper")
+_LONGEST = 80  # letters of a name in a path; file systems take 255 in all
 
 
 @final
@@ -42,7 +44,7 @@ class Task:
     @property
     def slug(self) -> str:
         """For paths."""
-        return f"{_plain(self.dataset)}/{_plain(self.noise)}" + ("" if self.rate is None else f"-{self.rate:g}")
+        return f"{_plain(self.dataset)}/{_plain(self.noise)}" + ("" if self.rate is None else f"-{_number(self.rate)}")
 
 
 @final
@@ -53,7 +55,7 @@ class Cell:
     Args:
         task: what it learns from.
         model: name of the classifier.
-        schedule: ``"paper"``, or ``"short"``: half as long.
+        schedule: ``"paper"``, ``"short"``: half as long, or a table of one's own.
         method: as people write it: ``"A-GCE"``.
         seed: of noise, clean set, weights and batches.
         options: of the method, name and value, where they are not the default.
@@ -79,18 +81,22 @@ class Cell:
     tune: bool = False
     heldout: float = 0.0
 
+    def __post_init__(self) -> None:
+        """The order in which options are given means nothing."""
+        object.__setattr__(self, "options", tuple(sorted(self.options, key=lambda option: option[0])))
+
     @property
     def slug(self) -> str:
         """Its path without the ending, under a folder of runs or of results."""
-        parts = [_plain(self.method), *(_plain(f"{name}={json.dumps(value)}") for name, value in sorted(self.options))]
+        parts = [_plain(self.method), *(f"{_plain(name)}={_value(value)}" for name, value in self.options)]
         parts += ["tuned"] if self.tune else []
-        parts += [f"heldout={self.heldout:g}"] if self.heldout else []
-        return f"{self.task.slug}/{_plain(self.model)}-{self.schedule}/{'-'.join([*parts, f'seed{self.seed}'])}"
+        parts += [f"heldout={_number(self.heldout)}"] if self.heldout else []
+        return f"{self.task.slug}/{_plain(self.model)}-{_plain(self.schedule)}/{'-'.join([*parts, f'seed{self.seed}'])}"
 
     @property
     def label(self) -> str:
         """The method with what is not the default about it: rows of tables are called so."""
-        said = [f"{name} = {value}" for name, value in sorted(self.options)]
+        said = [f"{name} = {value}" for name, value in self.options]
         said += ["tuned"] if self.tune else []
         said += [f"{self.heldout:.0%} held out"] if self.heldout else []
         return ", ".join([self.method, *said])
@@ -110,11 +116,37 @@ class Cell:
         try:
             given = dict(values)
             task = Task(**{name: given.pop(name) for name in ("dataset", "noise", "rate")})
-            return cls(task=task, options=tuple(sorted(given.pop("options").items())), **given)
+            return cls(task=task, options=tuple(given.pop("options").items()), **given)
         except (KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"these are not a cell's values: {error}") from error
 
 
 def _plain(text: str) -> str:
-    """Lower case, without what file systems or shells take for something else."""
-    return re.sub(r"[^a-z0-9.=+-]+", "", text.lower())
+    """A part of a path: lower case, without what file systems or shells take for something else.
+
+    Upper and lower case are one name everywhere here. What else is lost, a few digits stand for: two names never get
+    one path, and none leads out of the folder.
+
+    Example:
+        >>> _plain("CIFAR-10"), _plain("my letters"), _plain("../письма")
+        ('cifar-10', 'myletters~40e4bf26', '~84ed0c7a')
+    """
+    kept = re.sub(r"[^a-z0-9._+-]+", "", text.lower()).lstrip(".")[:_LONGEST]
+    return kept if kept and kept == text.lower() else f"{kept}~{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def _value(value: Any) -> str:
+    """An option's value as part of a path: a word or a number as it is written."""
+    if (
+        isinstance(value, str)
+        and re.fullmatch(r"[a-z_]+", value)
+        and value not in ("null", "true", "false", "nan", "infinity")
+    ):
+        return value
+    text = json.dumps(value)
+    return text if re.fullmatch(r"[a-z0-9.+-]+", text) else _plain(text)
+
+
+def _number(value: float) -> str:
+    """As short as it can be without being another one."""
+    return f"{value:g}" if float(f"{value:g}") == value else repr(value)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from narl.bench import paper, protocols, verdicts
-from narl.bench.cells import SCHEDULES, Task
+from narl.bench.cells import Task
 from narl.bench.others import beside_published
 from narl.bench.protocols import Protocol
 from narl.bench.runs import Run
@@ -46,17 +46,17 @@ def rows(
         >>> row["dataset"], row["noise"], row["rate"], row["method"], row["last5_mean"], row["seeds"], row["paper"]
         ('CIFAR-10', 'symmetric', 0.0, 'CE', None, 0, 93.11)
     """
-    if schedule is not None and schedule not in SCHEDULES:
-        raise UnknownNameError(f"no schedule is called {schedule!r}: {nearest(schedule, SCHEDULES)}")
     if table == PAPER_ONLY:
         return _paper_only()
     protocol = _protocol(table)
+    if schedule is not None:
+        protocol.schedule(schedule, protocol.tasks[0].dataset)
     own = [run for run in runs if run.cell.task in protocol.tasks and run.cell.model == protocol.model]
     found = []
     for dataset in dict.fromkeys(task.dataset for task in protocol.tasks):
         there = [run for run in own if run.cell.task.dataset == dataset]
-        trained = [one for one in SCHEDULES if any(run.cell.schedule == one for run in there)]
-        for chosen in [schedule] if schedule else trained or ["paper"]:
+        trained = [one for one in protocol.schedule_names if any(run.cell.schedule == one for run in there)]
+        for chosen in [schedule] if schedule else trained or [protocol.schedule_names[-1]]:
             of_schedule = [run for run in there if run.cell.schedule == chosen]
             found += _of(protocol, dataset, chosen, of_schedule, variants)
     return found
@@ -169,10 +169,9 @@ def _table(protocol: Protocol, dataset: str, schedule: str, found: Sequence[Row]
             lines.append((words, *(_best(ranked, column, value) for column in columns)))
     length = protocol.schedule(schedule, dataset)
     falls = f", ÷10 at {' and '.join(map(str, length.milestones))}" if length.milestones else ""
-    title = (
-        f"{protocol.title}: {dataset}, {model_title(protocol.model)}, "
-        f"{schedule} schedule ({length.epochs} epochs{falls})"
-    )
+    long = f"{length.epochs} epochs{falls}"
+    long = long if protocol.own else f"{schedule} schedule ({long})"
+    title = f"{protocol.title}: {dataset}, {model_title(protocol.model)}, {long}"
     heading = ("method", *(noise if rate is None else f"{noise} {rate:g}" for noise, rate in columns))
     return Table(title, heading, tuple(lines), tuple(_notes(protocol, dataset, schedule, found)))
 

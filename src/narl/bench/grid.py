@@ -21,6 +21,7 @@ from narl.bench.protocols import Protocol
 from narl.bench.runs import Run
 from narl.bench.sharing import shared_gpus
 from narl.bench.work import STOPPED, Place, epochs_done, reason_against
+from narl.train.writing import cannot_write
 
 _LOOK = 0.5  # seconds between two looks at the workers
 _PATIENCE = 120.0  # seconds that a worker has for its checkpoint
@@ -90,6 +91,11 @@ def train(
     Returns:
         Whether all have a result; False also if it was stopped.
     """
+    for folder in (place.work, place.results):  # before hours of training
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(folder, error) from error
     with shared_gpus(place.device, at_once) as slots, _polite_kills():
         return _Workers(slots, protocol, place, watcher).train(cells)
 
@@ -157,10 +163,10 @@ class _Workers:
                 env={**os.environ, **self._slots[slot]},
                 start_new_session=True,  # Ctrl-C is for this process, which passes it on
             )
+        self._busy.append(_Worker(cell, process, slot, log, tries))  # first: from now on it is stopped with the others
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError), process.stdin as asked:
             json.dump({"cell": cell.to_json(), **self._asked}, asked)
-        self._busy.append(_Worker(cell, process, slot, log, tries))
         self._watcher.began(cell)
 
     def _look(self, worker: _Worker) -> bool:

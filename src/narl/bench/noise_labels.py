@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from narl import noise
-from narl.atomic import replacing
 from narl.bench.cells import Task
 from narl.data import read
 from narl.data.samples import Images, Samples
 from narl.errors import DataError, OptionError, nearest
+from narl.train.writing import replacing
 
+# What is made, with a rate.
+MADE = ("symmetric", "asymmetric", "instance")
 # What CIFAR-10N's own file calls its labels.
 HUMAN = {
     "aggregate": "aggre_label",
@@ -53,8 +56,10 @@ def labels_of(task: Task, seed: int, source: str, path: Path, human: str | None 
         given = noisy(task, samples, seed)
         path.parent.mkdir(parents=True, exist_ok=True)
         names = np.array(samples.classes, dtype=object)[given]
-        with replacing(path) as file:
+        own = path.with_name(f"{path.name}.{os.getpid()}")  # two processes may make the same labels at the same time
+        with replacing(own) as file:
             file.write("".join(f"{name}\n" for name in names).encode())
+        os.replace(own, path)
     return str(path)
 
 
@@ -68,7 +73,7 @@ def noisy(task: Task, samples: Samples, seed: int) -> NDArray[Any]:
         >>> texts = np.array([f"text {i}" for i in range(1000)], object)
         >>> samples = Samples(Texts(texts), np.arange(1000) % 4, tuple("abcd"), np.arange(1000).astype(str))
         >>> given = noisy(Task("letters", "symmetric", 0.5), samples, seed=0)
-        >>> 0.45 < (given != samples.labels).mean() < 0.55
+        >>> bool(0.45 < (given != samples.labels).mean() < 0.55)
         True
     """
     labels, classes, rate = samples.labels, len(samples.classes), task.rate
@@ -81,7 +86,7 @@ def noisy(task: Task, samples: Samples, seed: int) -> NDArray[Any]:
         pixels = samples.inputs.pixels.reshape(len(labels), -1)
         return np.asarray(noise.instance(labels, rate, pixels, classes, seed=seed))
     if task.noise != "asymmetric":
-        raise OptionError(f"no noise is called {task.noise!r}: use symmetric, asymmetric or instance")
+        raise OptionError(f"no noise is called {task.noise!r}: {nearest(task.noise, MADE)}")
     if task.dataset == "CIFAR-10":
         return np.asarray(noise.asymmetric(labels, rate, seed=seed))
     if task.dataset == "CIFAR-100":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -9,7 +11,6 @@ from typing import Any, final
 
 from narl.bench.cells import SCHEDULES, Cell, Task
 from narl.errors import ConfigError, OptionError, UnknownNameError, nearest
-from narl.train.writing import read_json
 
 ADJUSTED = ("A-GCE", "A-SL", "A-PolySoft", "A-JS")
 TRANSFERRED = ("T-GCE", "T-SL", "T-PolySoft", "T-JS")
@@ -59,11 +60,12 @@ class Protocol:
         tasks: its columns.
         methods: its rows.
         model: the classifier.
-        schedules: the paper's, by data set.
-        short: the same for all data sets, half as long.
+        schedules: the paper's, by data set; none for a table of one's own.
+        own: the only schedule of a table of one's own, called as the table; None: the paper's, and a short one.
         clean: samples of the clean set, taken out of every method's training set; 0: none.
         training: settings of the trainings, where they are not narl's defaults.
         lacking: what cannot be trained yet, by the beginning of the method's name, and why.
+        modules: to be imported first: they register losses or methods of one's own.
     """
 
     name: str
@@ -72,10 +74,16 @@ class Protocol:
     methods: tuple[str, ...]
     model: str
     schedules: dict[str, Schedule]
-    short: Schedule = SHORT
+    own: Schedule | None = None
     clean: int = CLEAN
     training: dict[str, Any] = field(default_factory=lambda: dict(TRAINING))
     lacking: dict[str, str] = field(default_factory=dict)
+    modules: tuple[str, ...] = ()
+
+    @property
+    def schedule_names(self) -> tuple[str, ...]:
+        """The schedules that it has, the usual one first."""
+        return SCHEDULES if self.own is None else (self.name,)
 
     def schedule(self, name: str, dataset: str) -> Schedule:
         """The schedule of that name for a data set.
@@ -84,14 +92,16 @@ class Protocol:
             >>> get("table1").schedule("paper", "CIFAR-100")
             Schedule(epochs=150, milestones=(80, 120))
         """
-        if name not in SCHEDULES:
-            raise UnknownNameError(f"no schedule is called {name!r}: {nearest(name, SCHEDULES)}")
-        return self.short if name == "short" else self.schedules[dataset]
+        if name not in self.schedule_names:
+            raise UnknownNameError(f"{self.name} has no schedule {name!r}: {nearest(name, self.schedule_names)}")
+        if self.own is not None:
+            return self.own
+        return SHORT if name == "short" else self.schedules[dataset]
 
     def cells(
         self,
         *,
-        schedule: str = "short",
+        schedule: str | None = None,
         seeds: Sequence[int] = (0,),
         methods: Sequence[str] = (),
         tasks: Sequence[str] = (),
@@ -100,7 +110,7 @@ class Protocol:
         """The cells that are asked for, seed by seed, so that a whole table is there before it gets more exact.
 
         Args:
-            schedule: ``"short"`` or ``"paper"``.
+            schedule: one of :attr:`schedule_names`; None: the first.
             seeds: one training each.
             methods: some of the rows; empty: all.
             tasks: some of the columns, by data set, noise or both: ``"CIFAR-10"``, ``"symmetric-0.4"``; empty: all.
@@ -111,8 +121,11 @@ class Protocol:
             ['cifar-10/asymmetric-0.2/resnet32-short/ce-seed0', 'cifar-10/asymmetric-0.4/resnet32-short/ce-seed0']
         """
         wanted = [_named(name, self.methods, "method") for name in methods] or list(self.methods)
+        chosen = schedule or self.schedule_names[0]
+        for task in self.tasks:
+            self.schedule(chosen, task.dataset)
         return [
-            Cell(task, self.model, schedule, method, seed, tune=tune and method in FIXED)
+            Cell(task, self.model, chosen, method, seed, tune=tune and method in FIXED)
             for seed in seeds
             for task in self._chosen(tasks)
             for method in wanted
@@ -129,8 +142,8 @@ class Protocol:
 def _fits(wanted: str, task: Task) -> bool:
     """Whether a task is meant: by its data set, its noise, or both, with or without the rate."""
     dataset, _, noise = task.slug.partition("/")
-    own = wanted.lower().rstrip("/")
-    return own in (dataset, noise, task.slug, noise.split("-")[0], f"{dataset}/{noise.split('-')[0]}")
+    own, kind = wanted.lower().rstrip("/"), noise.split("-")[0]
+    return own in (task.dataset.lower(), dataset, noise, task.slug, kind, f"{dataset}/{kind}")
 
 
 def _named(name: str, known: Sequence[str], what: str) -> str:
@@ -226,39 +239,6 @@ def get(name: str) -> Protocol:
     return PROTOCOLS[name]
 
 
-def read(path: Path) -> Protocol:
-    """A table of one's own, from a JSON file.
-
-    It has one schedule, and what it does not say is as narl chooses it. ``name``, ``title``, ``clean``, ``milestones``
-    and ``training`` (settings of ``narl.train.Settings``) may be left out.
-
-    Args:
-        path: of the file: ``{"tasks": [{"dataset", "noise", "rate"}, …], "methods": […], "model": …, "epochs": …}``.
-
-    Raises:
-        ConfigError: the file is not such a table.
-    """
-    try:
-        given = dict(read_json(path))
-        schedule = Schedule(given.pop("epochs"), tuple(given.pop("milestones", ())))
-        tasks = tuple(Task(**task) for task in given.pop("tasks"))
-        return Protocol(
-            name=given.pop("name", path.stem),
-            title=given.pop("title", path.stem),
-            tasks=tasks,
-            methods=tuple(given.pop("methods")),
-            schedules={task.dataset: schedule for task in tasks},
-            short=schedule,
-            training=dict(given.pop("training", {})),
-            clean=given.pop("clean", 0),
-            **given,
-        )
-    except (OSError, TypeError, KeyError, ValueError, AttributeError) as error:
-        raise ConfigError(
-            f"{path} is not a table to train ({error}): give tasks, methods, model and epochs, see docs/bench.md"
-        ) from error
-
-
 def to_json(protocol: Protocol) -> dict[str, Any]:
     """As plain values."""
     return asdict(protocol)
@@ -272,14 +252,28 @@ def from_json(values: Mapping[str, Any]) -> Protocol:
         True
     """
     given = dict(values)
-    schedules = {name: _schedule(one) for name, one in given.pop("schedules").items()}
+    schedules, own = {name: _schedule(one) for name, one in given.pop("schedules").items()}, given.pop("own")
     return Protocol(
         tasks=tuple(Task(**task) for task in given.pop("tasks")),
         methods=tuple(given.pop("methods")),
         schedules=schedules,
-        short=_schedule(given.pop("short")),
+        own=None if own is None else _schedule(own),
+        modules=tuple(given.pop("modules")),
         **given,
     )
+
+
+def import_modules(names: Sequence[str]) -> None:
+    """Import what a table wants imported; modules may be in the folder that narl is called in."""
+    if names and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise ConfigError(
+                f"the module {name!r} cannot be imported ({error}): install it, or call narl from its folder"
+            ) from error
 
 
 def _schedule(values: Mapping[str, Any]) -> Schedule:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
@@ -76,14 +75,22 @@ def read_file(path: Path) -> Run:
     try:
         about = json.loads(path.read_text())
         return _run(about)
-    except (OSError, ValueError, TypeError, KeyError, NarlError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError, NarlError) as error:
         raise ConfigError(
             f"{path} is not the result of a training ({error}): remove it, and narl bench run makes it again"
         ) from error
 
 
-def _run(about: Mapping[str, Any]) -> Run:
+def _run(about: Any) -> Run:
+    if not isinstance(about, dict):
+        raise ConfigError("it holds no JSON object")
     if about.get("kind") != KIND or about.get("format") != FORMAT:
         raise ConfigError(f"it is {about.get('kind')!r}, format {about.get('format')!r}")
     own = {name: value for name, value in about.items() if name not in ("kind", "format", "cell")}
-    return Run(cell=Cell.from_json(about["cell"]), **own)
+    run = Run(cell=Cell.from_json(about["cell"]), **own)
+    for name in ("last5", "best"):
+        if not isinstance(own[name], float | int):
+            raise ConfigError(f"its {name} is {own[name]!r}")
+    if not isinstance(run.curves, dict):
+        raise ConfigError("it has no curves")
+    return run

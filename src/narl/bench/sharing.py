@@ -50,9 +50,8 @@ def _gpus(device: str) -> list[dict[str, str]]:
 
     if device == "cpu" or not torch.cuda.is_available():
         return []
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = given.split(",") if given else [str(number) for number in range(torch.cuda.device_count())]
-    return [{"CUDA_VISIBLE_DEVICES": name} for name in names]
+    given = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(torch.cuda.device_count())))
+    return [{"CUDA_VISIBLE_DEVICES": name.strip()} for name in given.split(",")]
 
 
 def _slots(places: list[dict[str, str]], each: int) -> list[dict[str, str]]:

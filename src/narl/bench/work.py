@@ -15,15 +15,17 @@ from typing import Any, final
 from narl.bench import protocols, runs
 from narl.bench.account import account
 from narl.bench.cells import Cell
+from narl.bench.fixed_losses import hyperparameters
 from narl.bench.noise_labels import labels_of
 from narl.bench.protocols import Protocol
 from narl.bench.runs import Run
 from narl.bench.stopping import Asked
-from narl.errors import NarlError, NarlWarning, OptionError
+from narl.errors import NarlError, NarlWarning, OptionError, RunFolderError, UnknownNameError
 from narl.train import methods, session
 from narl.train.adjusters import load_adjusters
 from narl.train.keeper import Observer
-from narl.train.planning import plan
+from narl.train.planning import Plan, plan
+from narl.train.run_folder import RunFolder
 from narl.train.settings import Settings
 
 STOPPED = 130
@@ -75,7 +77,9 @@ class Place:
 
 def reason_against(cell: Cell, protocol: Protocol, place: Place) -> str | None:
     """Why a cell cannot be trained, whatever the data; None: it can."""
-    if cell.method not in methods.names():
+    try:
+        methods.get(cell.method)
+    except UnknownNameError:
         return f"narl has no {cell.method}"
     for beginning, reason in protocol.lacking.items():
         if cell.method.startswith(beginning):
@@ -91,6 +95,7 @@ def settings_of(cell: Cell, protocol: Protocol, place: Place) -> Settings:
     source = place.source(cell.task.dataset)
     labels = place.work / f"{cell.slug}-labels.txt"
     training = dict(protocol.training)
+    published = {} if protocol.own or cell.tune else hyperparameters(cell.method, cell.task)
     uses_clean = methods.get(cell.method).uses_clean
     if not uses_clean:
         training.pop("clean_batch_size", None)
@@ -101,7 +106,7 @@ def settings_of(cell: Cell, protocol: Protocol, place: Place) -> Settings:
         heldout=cell.heldout if cell.heldout and uses_clean else None,
         overlap="drop",
         method=cell.method,
-        options=dict(cell.options),
+        options={**published, **dict(cell.options)},
         adjusters=_adjusters(cell, place),
         tune=cell.tune,
         model=cell.model,
@@ -136,20 +141,36 @@ def train(cell: Cell, protocol: Protocol, place: Place, observer: Observer | Non
     if written.exists():
         return runs.read_file(written)
     folder = place.work / cell.slug
+    protocols.import_modules(protocol.modules)  # here: a job on a cluster begins with nothing imported, too
     settings = settings_of(cell, protocol, place)
     made = plan(settings)
     if (folder / "config.json").exists():
+        _check_unchanged(folder, made)
         outcome = session.resume(folder, observer=observer, tensorboard=False)
     else:
         outcome = session.start(made, folder, observer=observer, tensorboard=False)
     if not outcome.finished:
         return None
     run = account(cell, replace(made, settings=replace(settings, options=outcome.summary["options"])), folder)
-    run.write(place.results)
+    with RunFolder.open(folder).lock():  # another process may have found the run finished, too
+        run.write(place.results)
     if place.discard:
         shutil.rmtree(folder)
     (place.work / f"{cell.slug}-labels.txt").unlink(missing_ok=True)
     return run
+
+
+def _check_unchanged(folder: Path, made: Plan) -> None:
+    """Refuse to go on with a run that began as something else: its result would be called what it is not."""
+    run = RunFolder.open(folder)
+    with run.understood() as config:
+        before, now = config["settings"], json.loads(json.dumps(made.settings.to_json()))
+        changed = [name for name in now if name != "device" and before.get(name) != now[name]]
+    if changed:
+        raise RunFolderError(
+            f"{folder} was begun with {changed[0]} = {before.get(changed[0])!r}, now it is {now[changed[0]]!r}: remove "
+            "that folder to begin anew, or change it back"
+        )
 
 
 def epochs_done(cell: Cell, place: Place) -> int:

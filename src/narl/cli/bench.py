@@ -68,7 +68,7 @@ def _cost(results: Path) -> tuple[list[dict[str, Any]], list[Table]]:
 def _compared(
     name: str, results: Path, schedule: str | None, variants: bool
 ) -> tuple[list[dict[str, Any]], list[Table]]:
-    from narl.bench import comparison, protocols, runs
+    from narl.bench import comparison, own_table, runs
     from narl.errors import ResultsError, UnknownNameError, nearest
 
     own = name.endswith(".json")
@@ -76,7 +76,7 @@ def _compared(
         raise UnknownNameError(f"no results are called {name!r}: {nearest(name, ['cost', *comparison.NAMES])}")
     if results.exists() and not results.is_dir():
         raise ResultsError(f"{results} is a file: give the folder of the results")
-    table = protocols.read(Path(name)) if own else name
+    table = own_table.read(Path(name)) if own else name
     rows = comparison.rows(table, runs.read(results), schedule, variants=variants)
     if name != comparison.PAPER_ONLY and not any(row["seeds"] for row in rows):
         print(f"narl: nothing of {name} has been run yet under {results / 'runs'}", file=sys.stderr)

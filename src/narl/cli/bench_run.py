@@ -43,8 +43,11 @@ def run(
         typer.Option(help="CIFAR-10N's file of labels.", rich_help_panel=_WHERE, show_default=False),
     ] = None,
     schedule: Annotated[
-        str, typer.Option(help="short: 60 epochs; paper: the paper's, twice as long.", rich_help_panel=_WHAT)
-    ] = "short",
+        str | None,
+        typer.Option(
+            help="short: 60 epochs; paper: the paper's, twice as long.", rich_help_panel=_WHAT, show_default="short"
+        ),
+    ] = None,
     seeds: Annotated[int, typer.Option(help="Trainings of each cell, with seeds 0, 1, …", rich_help_panel=_WHAT)] = 1,
     methods: Annotated[
         str | None, typer.Option(help="Some methods only: GCE,A-GCE.", rich_help_panel=_WHAT, show_default="all")
@@ -116,15 +119,17 @@ def run(
 
     narl bench run table1 --data cifar-10-batches-py --tasks symmetric-0.4 --seeds 3
     """
-    from narl.bench import grid, protocols
+    from narl.bench import grid, own_table, protocols
     from narl.bench.work import Place
 
     if seeds < 1:
         raise OptionError(f"--seeds {seeds} trains nothing: give at least 1")
+    if not 0 <= heldout < 1:
+        raise OptionError(f"--heldout {heldout:g} is no share of the clean set: give a number from 0 to below 1")
     place = Place(
         _sources(data), work.resolve(), results.resolve(), labels, tuple(adjuster), device=device, discard=discard
     )
-    protocol = protocols.read(Path(table)) if table.endswith(".json") else protocols.get(table)
+    protocol = own_table.read(Path(table)) if table.endswith(".json") else protocols.get(table)
     cells = _cells(protocol, place, schedule, seeds, methods, tasks, tune=tune, options=option, heldout=heldout)
     sorted_cells = grid.sort(cells, protocol, place)
     for line in _lines(sorted_cells):
@@ -146,6 +151,8 @@ def _sources(data: list[str]) -> tuple[tuple[str, str], ...]:
         name, equals, path = one.partition("=")
         named = bool(equals) and not Path(one).exists()
         found.append((name, path) if named else ("", one))
+        if not found[-1][1]:
+            raise OptionError(f"--data {one} says of no data where it is: give its path, such as --data CIFAR-10=DIR")
     if len(found) > 1 and any(not name for name, _ in found):
         raise OptionError("which data set is which? Write --data NAME=PATH for each, such as --data CIFAR-10=DIR")
     return tuple((name, str(Path(path).resolve()) if Path(path).exists() else path) for name, path in found)
@@ -154,7 +161,7 @@ def _sources(data: list[str]) -> tuple[tuple[str, str], ...]:
 def _cells(
     protocol: Protocol,
     place: Place,
-    schedule: str,
+    schedule: str | None,
     seeds: int,
     methods: str | None,
     tasks: str | None,
@@ -181,6 +188,10 @@ def _cells(
             f"{protocol.name} is about {', '.join(sorted(datasets))}: say which the data is, --data NAME=PATH, or "
             "choose with --tasks"
         )
+    for dataset in sorted(datasets):
+        place.source(dataset)  # one that is nowhere is known now
+    if not 0 <= heldout < 1:
+        raise OptionError(f"--heldout {heldout:g} is no share of the clean set: give a number from 0 to below 1")
     return [replace(cell, options=_options(cell.method, options), heldout=heldout) for cell in cells]
 
 

@@ -1,0 +1,140 @@
+"""narl bench run: what it says, what it refuses, what a person sees of many trainings."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from command_line import done, refused
+from narl.bench import protocols, work
+from narl.bench.cells import Cell
+from narl.bench.runs import Run, read
+from narl.cli import grid_progress
+from narl.cli.grid_progress import GridProgress
+from small_grid import TASK, bench, cell, place, points, table
+
+OTHER = {"dataset": "other", "noise": "symmetric", "rate": 0.3}
+
+
+def test_a_dry_run_says_what_is_missing(tmp_path: Path) -> None:
+    protocol, where = table(tmp_path / "small.json", methods=["CE", "GCE", "T-GCE"]), place(tmp_path)
+    work.train(cell(protocol), protocol, where)
+    answer = done(*bench(tmp_path, "--dry-run", "--seeds", 2))
+    assert answer.err == ""
+    assert answer.out.splitlines() == [
+        "6 cells: 1 have a result, 3 are missing",
+        "  points symmetric 0.3, GCE, seed 0",
+        "  points symmetric 0.3, CE, seed 1",
+        "  points symmetric 0.3, GCE, seed 1",
+        "2 cannot be trained: no learned adjuster of GCE was named (--adjuster)",
+    ]
+    answer = done(*bench(tmp_path, "--dry-run", "--methods", "gce", "-o", "q=0.5", "--tasks", "symmetric"))
+    assert answer.out.splitlines()[1:] == ["  points symmetric 0.3, GCE, q = 0.5, seed 0"]
+    answer = done(*bench(tmp_path, "--dry-run", "--methods", "gce", "--tune", "--heldout", 0.5))
+    assert answer.out.splitlines()[1:] == ["  points symmetric 0.3, GCE, tuned, 50% held out, seed 0"]
+    assert len(read(where.results)) == 1
+    table1 = done("bench", "run", "table1", "--data", f"CIFAR-10={tmp_path}", "--dry-run", "--methods", "CE")
+    assert table1.out.splitlines()[0] == "6 cells: 0 have a result, 6 are missing", "those whose data is given"
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("--methods", "GEC"), "no method is called 'GEC' here: did you mean"),
+        (("--tasks", "asymmetric"), "small has no task 'asymmetric': it has points/symmetric-0.3"),
+        (("--seeds", 0), "--seeds 0 trains nothing: give at least 1"),
+        (("--seeds", "many"), "Invalid value for '--seeds'"),
+        (("--schedule", "long"), "small has no schedule 'long'"),
+        (("--methods", "GCE", "-o", "p=1"), "GCE has no option 'p'"),
+        (("--methods", "GCE", "-o", "q=5"), "q = 5"),
+        (("--methods", "GCE", "-o", "q"), "--option q is not NAME=VALUE"),
+        (("--heldout", 2), "--heldout 2 is no share of the clean set"),
+        (("--at-once", 0), "0 trainings at once are none"),
+    ],
+    ids=str,
+)
+def test_what_is_refused(tmp_path: Path, more: tuple[object, ...], words: str) -> None:
+    table(tmp_path / "small.json", methods=["CE", "GCE"])
+    points(tmp_path / "points.csv")
+    assert words in refused(*bench(tmp_path, *more), plan_shown=True)
+    assert not (tmp_path / "work").exists() or not any((tmp_path / "work").rglob("*.log"))
+
+
+def test_tables_and_data_that_are_not_there(tmp_path: Path) -> None:
+    table(tmp_path / "small.json", tasks=[TASK, OTHER], methods=["CE"])
+    data = points(tmp_path / "points.csv")
+    assert "no table is called 'table7': did you mean 'table" in refused("bench", "run", "table7", "--data", data)
+    assert "Missing option '--data'" in refused("bench", "run", "table1")
+    assert "which data set is which? Write --data NAME=PATH" in refused(
+        *bench(tmp_path, "--data", "b.csv", data="a.csv")
+    )
+    assert "small is about other, points: say which the data is" in refused(*bench(tmp_path, data=data))
+    assert "small is about points, other: give one of them with" in refused(*bench(tmp_path, data=f"x={data}"))
+    assert "where is other? Say it with --data other=FOLDER" in refused(*bench(tmp_path, "--tasks", "other"))
+    assert "give its path" in refused(*bench(tmp_path, data="points="))
+
+
+# What a person sees
+
+RUN = Run(cell(protocols.get("table1")), 0.8612, 0.9, {})
+
+
+def _shown(**terminal: Any) -> tuple[GridProgress, io.StringIO, list[Cell]]:
+    out = io.StringIO()
+    cells = [replace(one, options=(("matrix", "[red]x[/red]"),)) for one in protocols.get("table1").cells()[:3]]
+    return GridProgress(cells, protocols.get("table1"), Console(file=out, width=100, **terminal)), out, cells
+
+
+def _work(progress: GridProgress, cells: list[Cell]) -> None:
+    for one in cells:
+        progress.began(one)
+    progress.began(cells[0])  # once more, after a kill
+    progress.moved(cells[0], 7)
+    progress.ended(cells[0], RUN)
+    progress.failed(cells[1], "[bold]no[/bold] data", Path("a.log"))
+
+
+LINES = [
+    "[1/3] CIFAR-10 symmetric 0, CE, matrix = [red]x[/red], seed 0: 86.12% (best epoch 90.00%), 5 s",
+    "[2/3] CIFAR-10 symmetric 0, Forward, matrix = [red]x[/red], seed 0: failed: [bold]no[/bold] data (a.log), 5 s",
+]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([0.0, 0.0, 0.0, 5.0, 5.0])
+    monkeypatch.setattr(grid_progress, "time", type("Clock", (), {"monotonic": staticmethod(lambda: next(times))}))
+
+
+def test_without_a_terminal_there_are_plain_lines(clock: None) -> None:
+    progress, out, cells = _shown()
+
+    def stopped() -> None:
+        with progress:
+            _work(progress, cells)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stopped()
+    assert out.getvalue().splitlines() == [*LINES, "stopped and saved: the same command goes on"]
+
+
+def test_a_terminal_shows_bars_and_keeps_lines(clock: None) -> None:
+    progress, out, cells = _shown(force_terminal=True, color_system=None)
+    with progress:
+        _work(progress, cells)
+        progress._bars.refresh()
+        drawn = out.getvalue()
+    assert "7/60" in drawn or "0/60" in drawn
+    assert "━" in drawn
+    assert "2/3" in drawn
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", out.getvalue())
+    for line in LINES:
+        assert line in plain
+    assert "stopped" not in plain
