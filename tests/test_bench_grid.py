@@ -19,7 +19,7 @@ from narl.bench import grid, work
 from narl.bench.cells import Cell
 from narl.bench.runs import Run
 from narl.cli.grid_progress import GridProgress
-from narl.errors import RunFolderError
+from narl.errors import OptionError
 from small_grid import TASK, Seen, bench, cell, decided, place, points, script, table, wait_for
 
 SLOW = {"epochs": 20, "training": {"batch_size": 4}}
@@ -109,13 +109,13 @@ def test_a_command_that_is_stopped_goes_on(
     assert not one.result(where.results).exists()
     if number == signal.SIGINT:
         answer = done(*bench(tmp_path))
-        assert answer.out.splitlines()[0] == "1 cells: 0 have a result, 1 are missing"
+        assert answer.out.splitlines()[0] == "1 cell: 0 with a result, 1 missing"
         assert re.fullmatch(
             r"\[1/1\] points symmetric 0\.3, CE, seed 0: \d\d\.\d\d% \(best epoch \d\d\.\d\d%\), \d+ s\n", answer.err
         )
         assert "\x1b" not in answer.out + answer.err
         answer = done(*bench(tmp_path))
-        assert (answer.out, answer.err) == ("1 cells: 1 have a result, 0 are missing\n", "")
+        assert (answer.out, answer.err) == ("1 cell: 1 with a result, 0 missing\n", "")
         assert len(started) == 2
         assert decided(one.result(where.results)) == whole
 
@@ -140,7 +140,7 @@ def test_a_command_that_is_killed_leaves_nothing_damaged(
     in_use = f"{where.work / one.slug} is in use by process {worker}: wait until it ends, or stop it"
     assert f"failed: {in_use} ({where.work / one.slug}.log), " in answer.err
     wait_for(one.result(where.results).exists)
-    assert done(*bench(tmp_path)).out == "1 cells: 1 have a result, 0 are missing\n"
+    assert done(*bench(tmp_path)).out == "1 cell: 1 with a result, 0 missing\n"
     assert decided(one.result(where.results)) == whole
 
 
@@ -178,7 +178,7 @@ def test_folders_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     file = tmp_path / "file"
     for blocked in (replace(where, work=file), replace(where, results=file / "inside")):
-        with pytest.raises(RunFolderError, match=f"cannot write {file}"):
+        with pytest.raises(OptionError, match=f"{file}.* cannot be written: .*; choose another folder"):
             grid.train([cell(protocol)], protocol, blocked, Seen())
 
 

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from command_line import done, refused
-from narl.bench import protocols, work
+from command_line import done, narl, refused
+from narl.bench import comparison, protocols, work
 from narl.bench.cells import Cell
 from narl.bench.runs import Run, read
 from narl.cli import grid_progress
 from narl.cli.grid_progress import GridProgress
+from narl.errors import ConfigError
 from small_grid import TASK, bench, cell, place, points, table
 
 OTHER = {"dataset": "other", "noise": "symmetric", "rate": 0.3}
@@ -28,7 +29,7 @@ def test_a_dry_run_says_what_is_missing(tmp_path: Path) -> None:
     answer = done(*bench(tmp_path, "--dry-run", "--seeds", 2))
     assert answer.err == ""
     assert answer.out.splitlines() == [
-        "6 cells: 1 have a result, 3 are missing",
+        "6 cells: 1 with a result, 3 missing",
         "  points symmetric 0.3, GCE, seed 0",
         "  points symmetric 0.3, CE, seed 1",
         "  points symmetric 0.3, GCE, seed 1",
@@ -37,10 +38,12 @@ def test_a_dry_run_says_what_is_missing(tmp_path: Path) -> None:
     answer = done(*bench(tmp_path, "--dry-run", "--methods", "gce", "-o", "q=0.5", "--tasks", "symmetric"))
     assert answer.out.splitlines()[1:] == ["  points symmetric 0.3, GCE, q = 0.5, seed 0"]
     answer = done(*bench(tmp_path, "--dry-run", "--methods", "gce", "--tune", "--heldout", 0.5))
-    assert answer.out.splitlines()[1:] == ["  points symmetric 0.3, GCE, tuned, 50% held out, seed 0"]
+    assert answer.out.splitlines()[1:] == ["  points symmetric 0.3, GCE, tuned, seed 0"], "it holds all of them out"
+    answer = done("bench", "run", "table1", "--data", "CIFAR-10=.", "--dry-run", "--methods", "A-GCE", "--heldout", 0.5)
+    assert answer.out.splitlines()[1] == "  CIFAR-10 symmetric 0, A-GCE, 50% held out, seed 0"
     assert len(read(where.results)) == 1
     table1 = done("bench", "run", "table1", "--data", f"CIFAR-10={tmp_path}", "--dry-run", "--methods", "CE")
-    assert table1.out.splitlines()[0] == "6 cells: 0 have a result, 6 are missing", "those whose data is given"
+    assert table1.out.splitlines()[0] == "6 cells: 0 with a result, 6 missing", "those whose data is given"
 
 
 @pytest.mark.parametrize(
@@ -138,3 +141,57 @@ def test_a_terminal_shows_bars_and_keeps_lines(clock: None) -> None:
     for line in LINES:
         assert line in plain
     assert "stopped" not in plain
+
+
+def test_a_result_of_a_table_that_has_changed_is_neither_shown_nor_trained_over(tmp_path: Path) -> None:
+    before, where = table(tmp_path / "small.json", methods=["CE"], epochs=2), place(tmp_path)
+    work.train(cell(before), before, where)
+    written = cell(before).result(where.results)
+    content = written.read_bytes()
+    after = table(tmp_path / "small.json", methods=["CE"], epochs=3)
+    assert comparison.rows(before, read(where.results))[0]["seeds"] == 1
+    assert comparison.rows(after, read(where.results))[0]["seeds"] == 0
+    answer = narl(*bench(tmp_path))
+    assert answer.code == 1
+    assert answer.out.splitlines() == [
+        "1 cell: 0 with a result, 0 missing",
+        "1 result of a table that has changed (epochs was 2, is 3 now): remove what is to be trained anew, such as "
+        f"{written}",
+    ]
+    shown = done("bench", "show", tmp_path / "small.json", "--results", where.results)
+    assert "1 of the results are left out: the table has changed since (epochs was 2, is 3 now)" in shown.err
+    assert written.read_bytes() == content
+
+
+def test_a_file_under_another_name_is_no_second_seed(tmp_path: Path) -> None:
+    protocol, where = table(tmp_path / "small.json", methods=["CE"]), place(tmp_path)
+    work.train(cell(protocol), protocol, where)
+    written = cell(protocol).result(where.results)
+    copy = written.with_name("ce-seed1.json")
+    copy.write_bytes(written.read_bytes())
+    with pytest.raises(ConfigError, match=r"is the result of points/symmetric-0\.3/tabular-small/ce-seed0: give it"):
+        read(where.results)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"--data": "points=nowhere"}, "there is no nowhere: give the folder or file of the data"),
+        ({"--labels": "nowhere.pt"}, "there is no nowhere.pt: give the folder or file of the data"),
+        ({"--device": "cuda:77"}, "device 'cuda:77' cannot be used here"),
+    ],
+    ids=str,
+)
+def test_what_no_cell_could_use_is_refused_once(tmp_path: Path, change: dict[str, str], words: str) -> None:
+    table(tmp_path / "small.json", methods=["CE", "GCE"])
+    given = {"--data": f"points={points(tmp_path / 'points.csv')}", "--device": "cpu"} | change
+    answer = refused("bench", "run", tmp_path / "small.json", *(word for pair in given.items() for word in pair))
+    assert words in answer
+
+
+def test_what_a_method_chose_by_itself_is_written_down(tmp_path: Path) -> None:
+    protocol, where = table(tmp_path / "small.json"), place(tmp_path)
+    run = work.train(cell(protocol, "A-GCE"), protocol, where)
+    assert run is not None
+    options = run.settings["options"]
+    assert (options["every"], options["adjuster_lr"], options["margin"]) == (1, 0.01, "running")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import statistics
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ from numpy.typing import NDArray
 from narl.adjuster import Adjuster
 from narl.bench.cells import Cell
 from narl.bench.runs import Run
+from narl.train import methods
 from narl.train.evaluate import separation
+from narl.train.methods.meta import auto_every, auto_learning_rate
 from narl.train.planning import Plan
 from narl.train.record import SampleRecord
 from narl.train.run_folder import RunFolder
@@ -23,13 +26,14 @@ _DECAY = 0.9  # of the adjuster's running margins
 _DECIDED = ("epochs", "batch_size", "optimizer", "learning_rate", "momentum", "weight_decay", "schedule", "precision")
 
 
-def account(cell: Cell, plan: Plan, folder: Path) -> Run:
+def account(cell: Cell, plan: Plan, folder: Path, asked: dict[str, Any]) -> Run:
     """Read a finished run's folder.
 
     Args:
         cell: that was trained.
         plan: that it followed.
         folder: of the run.
+        asked: what the table asked for.
 
     Returns:
         What is kept.
@@ -48,11 +52,14 @@ def account(cell: Cell, plan: Plan, folder: Path) -> Run:
         samples=_samples(record, len(metrics) - 1, mislabelled),
         adjuster=_adjuster(sorted(folder.glob("adjuster-*.safetensors"))),
         seconds=round(sum(epoch["seconds"] for epoch in run.times()), 1),
+        asked=asked,
         settings={
             **{name: getattr(plan.recipe, name) for name in _DECIDED},
             "milestones": list(plan.settings.milestones),
             "augment": plan.recipe.augment,
-            "options": dict(plan.settings.options),
+            "options": _options(plan),
+            "adjusters": [_digest(Path(path)) for path in plan.settings.adjusters],
+            "data": plan.sets.fingerprint(),
             "train_samples": len(plan.sets.train),
             "clean_samples": sum(len(part) for part in (plan.sets.clean, plan.sets.heldout) if part is not None),
             "test_samples": 0 if plan.sets.test is None else len(plan.sets.test),
@@ -61,6 +68,23 @@ def account(cell: Cell, plan: Plan, folder: Path) -> Run:
         },
         environment=run.read_json("environment.json"),
     )
+
+
+def _options(plan: Plan) -> dict[str, Any]:
+    """The method's options, those too that nobody gave."""
+    known = methods.get(plan.recipe.method).options
+    options = {name: option.default for name, option in known.items()} | dict(plan.settings.options)
+    chosen = {"every": auto_every, "adjuster_lr": auto_learning_rate}
+    for name in chosen.keys() & options.keys():
+        if options[name] is None:
+            options[name] = chosen[name](plan.total_steps)
+    return {name: value for name, value in options.items() if name != "adjusters"}
+
+
+def _digest(path: Path) -> str:
+    """Of a learned adjuster's file, or of all of a run's."""
+    files = sorted(path.glob("adjuster-*.safetensors")) if path.is_dir() else [path]
+    return hashlib.blake2b(b"".join(file.read_bytes() for file in files), digest_size=8).hexdigest()
 
 
 def _auroc(margins: NDArray[np.float32], mislabelled: NDArray[np.bool_]) -> dict[str, float]:

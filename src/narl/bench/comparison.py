@@ -14,6 +14,7 @@ from narl.bench.protocols import Protocol
 from narl.bench.runs import Run
 from narl.bench.tables import Table, model_title
 from narl.bench.verdicts import Row
+from narl.bench.work import difference
 from narl.errors import UnknownNameError, nearest
 
 PAPER_ONLY = "table4"
@@ -51,7 +52,7 @@ def rows(
     protocol = _protocol(table)
     if schedule is not None:
         protocol.schedule(schedule, protocol.tasks[0].dataset)
-    own = [run for run in runs if run.cell.task in protocol.tasks and run.cell.model == protocol.model]
+    own = [run for run in runs if belongs(run, protocol) and difference(run, protocol) is None]
     found = []
     for dataset in dict.fromkeys(task.dataset for task in protocol.tasks):
         there = [run for run in own if run.cell.task.dataset == dataset]
@@ -60,6 +61,21 @@ def rows(
             of_schedule = [run for run in there if run.cell.schedule == chosen]
             found += _of(protocol, dataset, chosen, of_schedule, variants)
     return found
+
+
+def stale(table: str | Protocol, runs: Iterable[Run]) -> list[str]:
+    """What has changed in a table since some of its cells were trained, a sentence a cell; these are not shown."""
+    if table == PAPER_ONLY:
+        return []
+    protocol = _protocol(table)
+    changes = (difference(run, protocol) for run in runs if belongs(run, protocol))
+    return [change for change in changes if change is not None]
+
+
+def belongs(run: Run, protocol: Protocol) -> bool:
+    """Whether a run is of a table: one of its cells, or a variant of one."""
+    cell = run.cell
+    return cell.task in protocol.tasks and cell.model == protocol.model and cell.schedule in protocol.schedule_names
 
 
 def _protocol(table: str | Protocol) -> Protocol:
@@ -186,8 +202,10 @@ def _cell(row: Row | None, mark: str) -> str:
 
 
 def _best(found: Sequence[Row], column: tuple[str, float | None], value: str) -> str:
-    """Who has the highest number in a column."""
-    there = [row for row in found if (row["noise"], row["rate"]) == column and row[value] is not None]
+    """Who has the highest number in a column that is whole."""
+    there = [row for row in found if (row["noise"], row["rate"]) == column]
+    if any(row[value] is None for row in there):
+        return _NOT_RUN  # who is the best of some says little
     highest = max((row[value] for row in there), default=None)
     names = [row["method"] for row in there if row[value] == highest]
     return (" ".join(names) if len(names) < 3 else f"{len(names)} methods") or _NOT_RUN

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,8 +21,8 @@ from narl.bench.cells import Cell
 from narl.bench.protocols import Protocol
 from narl.bench.runs import Run
 from narl.bench.sharing import shared_gpus
-from narl.bench.work import STOPPED, Place, epochs_done, reason_against
-from narl.train.writing import cannot_write
+from narl.bench.work import STOPPED, Place, difference, epochs_done, reason_against
+from narl.errors import OptionError
 
 _LOOK = 0.5  # seconds between two looks at the workers
 _PATIENCE = 120.0  # seconds that a worker has for its checkpoint
@@ -53,25 +54,31 @@ class Sorted:
         done: that have a result.
         missing: to be trained.
         impossible: that narl cannot train here, with the reason.
+        stale: that have a result of a table that has changed since, with the change.
     """
 
     done: tuple[Cell, ...]
     missing: tuple[Cell, ...]
     impossible: tuple[tuple[Cell, str], ...]
+    stale: tuple[tuple[Cell, str], ...] = ()
 
 
 def sort(cells: Iterable[Cell], protocol: Protocol, place: Place) -> Sorted:
     """Which cells are missing. Each counts once, whatever number of tables asks for it."""
-    done, missing, impossible = [], [], []
+    done, missing, impossible, stale = [], [], [], []
     for cell in dict.fromkeys(cells):
         reason = reason_against(cell, protocol, place)
-        if cell.result(place.results).exists():
-            done.append(cell)
+        if (written := cell.result(place.results)).exists():
+            change = difference(runs.read_file(written), protocol)
+            if change is None:
+                done.append(cell)
+            else:
+                stale.append((cell, change))
         elif reason is not None:
             impossible.append((cell, reason))
         else:
             missing.append(cell)
-    return Sorted(tuple(done), tuple(missing), tuple(impossible))
+    return Sorted(tuple(done), tuple(missing), tuple(impossible), tuple(stale))
 
 
 def train(
@@ -94,8 +101,11 @@ def train(
     for folder in (place.work, place.results):  # before hours of training
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
         except OSError as error:
-            raise cannot_write(folder, error) from error
+            raise OptionError(
+                f"{folder} cannot be written: {error.strerror or error}; choose another folder"
+            ) from error
     with shared_gpus(place.device, at_once) as slots, _polite_kills():
         return _Workers(slots, protocol, place, watcher).train(cells)
 
@@ -194,15 +204,17 @@ class _Workers:
             self._watcher.moved(worker.cell, epoch)
 
     def _stop(self) -> None:
-        """Ask all to save and leave; whoever does not is killed."""
-        for worker in self._busy:
-            worker.process.terminate()
-        until = time.monotonic() + _PATIENCE
-        for worker in self._busy:
-            try:
-                worker.process.wait(max(0.1, until - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                worker.process.kill()
+        """Ask all to save and leave; whoever does not, or is asked twice, is killed."""
+        try:
+            for worker in self._busy:
+                worker.process.terminate()
+            until = time.monotonic() + _PATIENCE
+            for worker in self._busy:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    worker.process.wait(max(0.1, until - time.monotonic()))
+        finally:
+            for worker in self._busy:
+                worker.process.kill()  # nothing happens to one that has left
 
 
 def _reason(log: Path, code: int) -> str:

@@ -87,8 +87,8 @@ def noisy(task: Task, samples: Samples, seed: int) -> NDArray[Any]:
         return np.asarray(noise.instance(labels, rate, pixels, classes, seed=seed))
     if task.noise != "asymmetric":
         raise OptionError(f"no noise is called {task.noise!r}: {nearest(task.noise, MADE)}")
-    if task.dataset == "CIFAR-10":
+    if task.dataset.lower() == "cifar-10":
         return np.asarray(noise.asymmetric(labels, rate, seed=seed))
-    if task.dataset == "CIFAR-100":
+    if task.dataset.lower() == "cifar-100":
         return np.asarray(noise.hierarchical(labels, rate, seed=seed))
     return np.asarray(noise.pair(labels, rate, classes, seed=seed))

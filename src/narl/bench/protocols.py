@@ -11,6 +11,7 @@ from typing import Any, final
 
 from narl.bench.cells import SCHEDULES, Cell, Task
 from narl.errors import ConfigError, OptionError, UnknownNameError, nearest
+from narl.train import methods as registry
 
 ADJUSTED = ("A-GCE", "A-SL", "A-PolySoft", "A-JS")
 TRANSFERRED = ("T-GCE", "T-SL", "T-PolySoft", "T-JS")
@@ -125,7 +126,7 @@ class Protocol:
         for task in self.tasks:
             self.schedule(chosen, task.dataset)
         return [
-            Cell(task, self.model, chosen, method, seed, tune=tune and method in FIXED)
+            Cell(task, self.model, chosen, method, seed, tune=tune and _tunable(method))
             for seed in seeds
             for task in self._chosen(tasks)
             for method in wanted
@@ -137,6 +138,14 @@ class Protocol:
                 known = ", ".join(task.slug for task in self.tasks)
                 raise OptionError(f"{self.name} has no task {one!r}: it has {known}")
         return [task for task in self.tasks if not wanted or any(_fits(one, task) for one in wanted)]
+
+
+def _tunable(method: str) -> bool:
+    """Whether narl has it, and it has hyperparameters to choose."""
+    try:
+        return bool(registry.get(method).grid())
+    except UnknownNameError:
+        return False
 
 
 def _fits(wanted: str, task: Task) -> bool:

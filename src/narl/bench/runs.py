@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
@@ -33,6 +34,7 @@ class Run:
         adjuster: what it makes of a margin at a third, two thirds and the end: ``margins``, ``centres`` (samples a
             class, a family each), ``curves`` (a dict a snapshot: hyperparameter to a list a family); {} without one.
         seconds: of the training.
+        asked: what the table asked for, so that a table that has changed since is noticed.
         settings: what decided it, as narl understood it.
         environment: hardware and versions.
     """
@@ -46,6 +48,7 @@ class Run:
     samples: dict[str, dict[str, Any]] = field(default_factory=dict)
     adjuster: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
+    asked: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
 
@@ -67,7 +70,13 @@ def read(results: Path) -> list[Run]:
     Raises:
         ConfigError: a file that is damaged or of another kind.
     """
-    return [read_file(path) for path in sorted((results / "runs").rglob("*.json"))]
+    found = []
+    for path in sorted((results / "runs").rglob("*.json")):
+        run = read_file(path)
+        if path != run.cell.result(results):
+            raise ConfigError(f"{path} is the result of {run.cell.slug}: give it its name, or remove it")
+        found.append(run)
+    return found
 
 
 def read_file(path: Path) -> Run:
@@ -89,7 +98,7 @@ def _run(about: Any) -> Run:
     own = {name: value for name, value in about.items() if name not in ("kind", "format", "cell")}
     run = Run(cell=Cell.from_json(about["cell"]), **own)
     for name in ("last5", "best"):
-        if not isinstance(own[name], float | int):
+        if not isinstance(own[name], float | int) or not math.isfinite(own[name]):
             raise ConfigError(f"its {name} is {own[name]!r}")
     if not isinstance(run.curves, dict):
         raise ConfigError("it has no curves")

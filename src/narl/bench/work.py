@@ -95,7 +95,6 @@ def settings_of(cell: Cell, protocol: Protocol, place: Place) -> Settings:
     source = place.source(cell.task.dataset)
     labels = place.work / f"{cell.slug}-labels.txt"
     training = dict(protocol.training)
-    published = {} if protocol.own or cell.tune else hyperparameters(cell.method, cell.task)
     uses_clean = methods.get(cell.method).uses_clean
     if not uses_clean:
         training.pop("clean_batch_size", None)
@@ -106,7 +105,7 @@ def settings_of(cell: Cell, protocol: Protocol, place: Place) -> Settings:
         heldout=cell.heldout if cell.heldout and uses_clean else None,
         overlap="drop",
         method=cell.method,
-        options={**published, **dict(cell.options)},
+        options=asked_of(cell, protocol)["options"],
         adjusters=_adjusters(cell, place),
         tune=cell.tune,
         model=cell.model,
@@ -116,6 +115,26 @@ def settings_of(cell: Cell, protocol: Protocol, place: Place) -> Settings:
         device=place.device,
         **training,
     )
+
+
+def asked_of(cell: Cell, protocol: Protocol) -> dict[str, Any]:
+    """What a table asks of a cell beyond its name, as plain values: a result that was asked for otherwise is stale."""
+    schedule = protocol.schedule(cell.schedule, cell.task.dataset)
+    published = {} if protocol.own or cell.tune else hyperparameters(cell.method, cell.task)
+    options = {**published, **dict(cell.options)}
+    plain: dict[str, Any] = json.loads(
+        json.dumps({**asdict(schedule), "clean": protocol.clean, "training": protocol.training, "options": options})
+    )
+    return plain
+
+
+def difference(run: Run, protocol: Protocol) -> str | None:
+    """In what the table has changed since a cell was trained; None: in nothing, or nobody wrote down what it was."""
+    now = asked_of(run.cell, protocol)
+    for name in now if run.asked else ():
+        if run.asked.get(name) != now[name]:
+            return f"{name} was {run.asked.get(name)}, is {now[name]} now"
+    return None
 
 
 def _adjusters(cell: Cell, place: Place) -> tuple[str, ...]:
@@ -151,7 +170,8 @@ def train(cell: Cell, protocol: Protocol, place: Place, observer: Observer | Non
         outcome = session.start(made, folder, observer=observer, tensorboard=False)
     if not outcome.finished:
         return None
-    run = account(cell, replace(made, settings=replace(settings, options=outcome.summary["options"])), folder)
+    made = replace(made, settings=replace(settings, options=outcome.summary["options"]))
+    run = account(cell, made, folder, asked_of(cell, protocol))
     with RunFolder.open(folder).lock():  # another process may have found the run finished, too
         run.write(place.results)
     if place.discard:

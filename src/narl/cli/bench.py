@@ -77,7 +77,12 @@ def _compared(
     if results.exists() and not results.is_dir():
         raise ResultsError(f"{results} is a file: give the folder of the results")
     table = own_table.read(Path(name)) if own else name
-    rows = comparison.rows(table, runs.read(results), schedule, variants=variants)
+    there = runs.read(results)
+    rows = comparison.rows(table, there, schedule, variants=variants)
+    if stale := comparison.stale(table, there):
+        print(
+            f"narl: {len(stale)} of the results are left out: the table has changed since ({stale[0]})", file=sys.stderr
+        )
     if name != comparison.PAPER_ONLY and not any(row["seeds"] for row in rows):
         print(f"narl: nothing of {name} has been run yet under {results / 'runs'}", file=sys.stderr)
     return rows, comparison.tables(table, rows)

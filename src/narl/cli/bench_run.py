@@ -132,10 +132,13 @@ def run(
     protocol = own_table.read(Path(table)) if table.endswith(".json") else protocols.get(table)
     cells = _cells(protocol, place, schedule, seeds, methods, tasks, tune=tune, options=option, heldout=heldout)
     sorted_cells = grid.sort(cells, protocol, place)
-    for line in _lines(sorted_cells):
+    for line in _lines(sorted_cells, place.results):
         print(line)
-    if dry_run or not sorted_cells.missing:
+    if dry_run:
         return
+    if not sorted_cells.missing:
+        raise typer.Exit(0 if sorted_cells.done else _FAILED)
+    _check(place)
     if slurm:
         gpus = 0 if device == "cpu" else 1
         asked = {"at_once": at_once or _JOBS, "hours": hours, "partition": partition, "gpus": gpus, "cpus": cpus}
@@ -190,9 +193,28 @@ def _cells(
         )
     for dataset in sorted(datasets):
         place.source(dataset)  # one that is nowhere is known now
-    if not 0 <= heldout < 1:
-        raise OptionError(f"--heldout {heldout:g} is no share of the clean set: give a number from 0 to below 1")
-    return [replace(cell, options=_options(cell.method, options), heldout=heldout) for cell in cells]
+    return [replace(cell, options=_options(cell.method, options), heldout=_heldout(cell, heldout)) for cell in cells]
+
+
+def _heldout(cell: Cell, share: float) -> float:
+    """Methods that learn from no clean sample hold all of them out anyway."""
+    from narl.errors import UnknownNameError
+    from narl.train import methods
+
+    try:
+        return share if methods.get(cell.method).uses_clean else 0.0
+    except UnknownNameError:
+        return 0.0
+
+
+def _check(place: Place) -> None:
+    """Refuse a place without data or device once, not in every cell."""
+    from narl.train.environment import usable_device
+
+    usable_device(place.device)
+    for path in (*(source for _, source in place.sources), *([place.human] if place.human else [])):
+        if not path.startswith("hub:") and not Path(path).exists():
+            raise OptionError(f"there is no {path}: give the folder or file of the data")
 
 
 def _images(dataset: str) -> str:
@@ -207,17 +229,31 @@ def _datasets(tasks: tuple[Task, ...]) -> str:
 def _options(method: str, pairs: list[str]) -> tuple[tuple[str, object], ...]:
     from narl.cli.train import read_options
 
-    return tuple(sorted(read_options(method, pairs).items())) if pairs else ()
+    try:
+        return tuple(sorted(read_options(method, pairs).items())) if pairs else ()
+    except OptionError as error:
+        raise OptionError(f"{error}; --methods names those that have it") from error
 
 
-def _lines(found: Sorted) -> list[str]:
-    count = len(found.done) + len(found.missing) + len(found.impossible)
-    lines = [f"{count} cells: {len(found.done)} have a result, {len(found.missing)} are missing"]
+def _lines(found: Sorted, results: Path) -> list[str]:
+    count = len(found.done) + len(found.missing) + len(found.impossible) + len(found.stale)
+    lines = [f"{_counted(count, 'cell')}: {len(found.done)} with a result, {len(found.missing)} missing"]
     lines += [f"  {cell.task}, {cell.label}, seed {cell.seed}" for cell in found.missing]
     reasons = dict.fromkeys(reason for _, reason in found.impossible)
     for reason in reasons:
         lines.append(f"{sum(r == reason for _, r in found.impossible)} cannot be trained: {reason}")
+    for change in dict.fromkeys(change for _, change in found.stale):
+        cells = [cell for cell, own in found.stale if own == change]
+        example = cells[0].result(results)
+        lines.append(
+            f"{_counted(len(cells), 'result')} of a table that has changed ({change}): remove what is to be trained "
+            f"anew, such as {example}"
+        )
     return lines
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count} {word}" + ("" if count == 1 else "s")
 
 
 def _train(cells: tuple[Cell, ...], protocol: Protocol, place: Place, at_once: int | None) -> None:

@@ -15,6 +15,7 @@ from narl.bench import protocols, runs
 from narl.bench.cells import SCHEDULES, Task
 from narl.bench.runs import Run
 from narl.bench.tables import model_title
+from narl.bench.work import difference
 from narl.errors import ResultsError
 
 RESULTS = Path("results")
@@ -42,9 +43,9 @@ class Library:
 
     def of(self, table: str, task: Task, method: str, *, tuned: bool = False, schedule: str = "") -> list[Run]:
         """The trainings of one method as a protocol has it, by seed; those with options of their own are not meant."""
-        model, label = protocols.get(table).model, f"{method}, tuned" if tuned else method
-        wanted = (task, model, schedule or self.schedule, label)
-        found = [run for run in self.runs if _place(run) == wanted]
+        protocol, label = protocols.get(table), f"{method}, tuned" if tuned else method
+        wanted = (task, protocol.model, schedule or self.schedule, label)
+        found = [run for run in self.runs if _place(run) == wanted and difference(run, protocol) is None]
         return sorted(found, key=lambda run: run.cell.seed)
 
     def needed(self, table: str, task: Task, methods: Sequence[str]) -> dict[str, list[Run]]:
