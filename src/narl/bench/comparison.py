@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from narl.bench import paper, protocols, verdicts
+from narl.bench import choosing, paper, protocols, verdicts
 from narl.bench.cells import Task
 from narl.bench.others import beside_published
 from narl.bench.protocols import Protocol
@@ -39,8 +39,9 @@ def rows(
     Returns:
         ``dataset``, ``noise``, ``rate``, ``schedule``, ``method``, ``last5_mean``, ``last5_std``, ``best_mean`` (in per
         cent, None where it was not run; no deviation over one seed), ``seeds`` (how many), ``paper``, ``paper_std`` (in
-        per cent, None where there is none) and ``model``. Rows of table4, of which there are the paper's numbers only,
-        also have ``metric``: ``"top1"`` or ``"top5"``.
+        per cent, None where there is none), ``model``, ``heldout_mean`` and ``heldout_std`` (on clean samples that were not
+        learned from). Rows of table4, of which there are the paper's numbers only, also have ``metric``: ``"top1"`` or
+        ``"top5"``.
 
     Example:
         >>> row = rows("table1", [])[0]
@@ -119,6 +120,7 @@ def _row(
         "paper": None if number is None else number.mean,
         "paper_std": None if number is None else number.std,
         "model": model,
+        **choosing.heldout(runs),
     }
 
 
@@ -162,11 +164,11 @@ def tables(table: str | Protocol, found: Sequence[Row]) -> list[Table]:
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in found:
         groups.setdefault((row["dataset"], row["schedule"]), []).append(row)
-    made = [_table(_protocol(table), *group, of_group) for group, of_group in groups.items()]
+    made = [one for group, of_group in groups.items() for one in _tables(_protocol(table), *group, of_group)]
     return [*made, *beside_published(found)]
 
 
-def _table(protocol: Protocol, dataset: str, schedule: str, found: Sequence[Row]) -> Table:
+def _tables(protocol: Protocol, dataset: str, schedule: str, found: Sequence[Row]) -> list[Table]:
     columns = list(dict.fromkeys((row["noise"], row["rate"]) for row in found))
     by_cell = {(row["method"], row["noise"], row["rate"]): row for row in found}
     compared = verdicts.pairs(found)
@@ -189,7 +191,8 @@ def _table(protocol: Protocol, dataset: str, schedule: str, found: Sequence[Row]
     long = long if protocol.own else f"{schedule} schedule ({long})"
     title = f"{protocol.title}: {dataset}, {model_title(protocol.model)}, {long}"
     heading = ("method", *(noise if rate is None else f"{noise} {rate:g}" for noise, rate in columns))
-    return Table(title, heading, tuple(lines), tuple(_notes(protocol, dataset, schedule, found)))
+    whole = Table(title, heading, tuple(lines), tuple(_notes(protocol, dataset, schedule, found)))
+    return [whole, *choosing.table(title, found, methods)]
 
 
 def _cell(row: Row | None, mark: str) -> str:
@@ -223,7 +226,7 @@ def _notes(protocol: Protocol, dataset: str, schedule: str, found: Sequence[Row]
         how.append(f"The paper trained for {protocol.schedules[dataset].epochs} epochs.")
     notes.append(" ".join(how))
     compared, tuned = verdicts.pairs(found), verdicts.pairs(found, "tuned")
-    notes += [*verdicts.explained(compared), verdicts.summary(compared)]
+    notes += [*verdicts.explained(compared), verdicts.summary(compared, "fixed, untuned")]
     notes.append(verdicts.summary(tuned, "fixed, tuned on the clean set"))
     missing = sum(row["seeds"] == 0 for row in found)
     if missing:
