@@ -15,7 +15,7 @@ _DIGITS = 4  # of a per cent: more are dust of the arithmetic
 
 
 def heldout(runs: Sequence[Run]) -> dict[str, float | None]:
-    """``heldout_mean`` and ``heldout_std`` over seeds, in per cent, of the last five epochs; None where there is none."""
+    """``heldout_mean`` and ``heldout_std`` over seeds, in per cent, of the last five epochs; None: there is none."""
     curves = [run.curves.get("heldout_accuracy") for run in runs]
     means = np.array([np.mean(np.array(curve[-_LAST:], np.float64)) for curve in curves if curve]) * 100
     return {

@@ -39,9 +39,9 @@ def rows(
     Returns:
         ``dataset``, ``noise``, ``rate``, ``schedule``, ``method``, ``last5_mean``, ``last5_std``, ``best_mean`` (in per
         cent, None where it was not run; no deviation over one seed), ``seeds`` (how many), ``paper``, ``paper_std`` (in
-        per cent, None where there is none), ``model``, ``heldout_mean`` and ``heldout_std`` (on clean samples that were not
-        learned from). Rows of table4, of which there are the paper's numbers only, also have ``metric``: ``"top1"`` or
-        ``"top5"``.
+        per cent, None where there is none), ``model``, ``heldout_mean`` and ``heldout_std`` (on clean samples that were
+        not learned from). Rows of table4, of which there are the paper's numbers only, also have ``metric``: ``"top1"``
+        or ``"top5"``.
 
     Example:
         >>> row = rows("table1", [])[0]
