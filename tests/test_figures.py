@@ -24,7 +24,7 @@ from made_up_runs import ASYMMETRIC, EPOCHS, MORE_SYMMETRIC, SYMMETRIC, enough, 
 from narl.bench import figures, protocols
 from narl.bench.cells import Task
 from narl.bench.figures import Library
-from narl.bench.figures.library import Histogram
+from narl.bench.figures.trainings import Histogram
 from narl.bench.protocols import ADJUSTED, FIXED
 from narl.bench.runs import Run
 from narl.errors import ResultsError

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from narl.bench.figures import figure1, figure2, figure5, figure6, figure7, figure8
 from narl.bench.figures.drawing import FORMATS, Drawing, check_writable, folder_for, save, style
-from narl.bench.figures.library import Library, listed
 from narl.bench.figures.margins import hyperparameters_by_margin
+from narl.bench.figures.trainings import Library, listed
 from narl.errors import UnknownNameError
 
 __all__ = [

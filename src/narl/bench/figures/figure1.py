@@ -18,7 +18,7 @@ from narl.bench.figures.drawing import (
     letter,
     panels,
 )
-from narl.bench.figures.library import Histogram, Library, source
+from narl.bench.figures.trainings import Histogram, Library, source
 
 TASK = Task("CIFAR-10", "symmetric", 0.4)
 BAND = (0.1, 0.9)

@@ -17,7 +17,7 @@ from narl.bench.figures.drawing import (
     letter,
     panels,
 )
-from narl.bench.figures.library import Library
+from narl.bench.figures.trainings import Library
 from narl.theory import Bounds, bounds, noise_aware_bounds, printed_bounds
 
 if TYPE_CHECKING:

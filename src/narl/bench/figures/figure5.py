@@ -15,7 +15,7 @@ from narl.bench.figures.drawing import (
     legend_above,
     panels,
 )
-from narl.bench.figures.library import Library, source
+from narl.bench.figures.trainings import Library, source
 from narl.bench.protocols import FIXED
 
 TASK = Task("CIFAR-10", "asymmetric", 0.6)

@@ -13,7 +13,7 @@ from narl.bench.figures.drawing import (
     legend_above,
     letter,
 )
-from narl.bench.figures.library import Histogram, Library, source
+from narl.bench.figures.trainings import Histogram, Library, source
 from narl.bench.runs import Run
 
 SHOWN = {"A-GCE": "q", "A-SL": "gamma1", "A-JS": "pi1"}

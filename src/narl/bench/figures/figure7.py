@@ -14,7 +14,7 @@ from narl.bench.figures.drawing import (
     letter,
     panels,
 )
-from narl.bench.figures.library import Library, curves, source
+from narl.bench.figures.trainings import Library, curves, source
 from narl.bench.protocols import ADJUSTED
 from narl.bench.runs import Run
 

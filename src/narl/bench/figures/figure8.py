@@ -16,7 +16,7 @@ from narl.bench.figures.drawing import (
     letter,
     panels,
 )
-from narl.bench.figures.library import Library, listed, source
+from narl.bench.figures.trainings import Library, listed, source
 from narl.bench.runs import Run
 from narl.errors import ResultsError
 
