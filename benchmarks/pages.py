@@ -1,4 +1,4 @@
-"""Put the measured tables into docs/cost.md, docs/engine.md, docs/scaling.md and docs/results.md.
+"""Put the measured tables into docs/cost.md, engine.md, scaling.md, results.md and findings.md.
 
 python benchmarks/pages.py
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import plan
-from narl.bench import comparison, cost, runs
+from narl.bench import comparison, cost, own_table, runs
 from narl.bench.tables import Table
 
 ROOT = Path(__file__).parent.parent
@@ -100,6 +100,12 @@ def comparison_tables(name: str) -> list[Table]:
     return comparison.tables(name, comparison.rows(name, runs.read(RESULTS)))
 
 
+def study_tables(name: str) -> list[Table]:
+    """Of a table in ``benchmarks/tables``, with its variants."""
+    table = own_table.read(ROOT / "benchmarks" / "tables" / f"{name}.json")
+    return comparison.tables(table, comparison.rows(table, runs.read(RESULTS), variants=True))
+
+
 BLOCKS: dict[str, dict[str, Callable[[], list[Table]]]] = {
     "cost.md": {"cost": cost_tables, "growth": growth_tables, "scaling": scaling_tables},
     "engine.md": {"tangents": tangent_tables},
@@ -107,6 +113,7 @@ BLOCKS: dict[str, dict[str, Callable[[], list[Table]]]] = {
     "results.md": {
         name: functools.partial(comparison_tables, name) for name in ("table1", "table2", "figure5", "cifar10n")
     },
+    "findings.md": {"letters": functools.partial(study_tables, "letters")},
 }
 
 

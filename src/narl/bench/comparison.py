@@ -183,8 +183,9 @@ def _tables(protocol: Protocol, dataset: str, schedule: str, found: Sequence[Row
     ranked = [row for row in found if row["method"] in order]
     best = "best" if len(ranked) == len(found) else "best, no variants"
     for words, value in ((best, "last5_mean"), ("paper's best", "paper")):
-        if any(row[value] is not None for row in ranked):
-            lines.append((words, *(_best(ranked, column, value) for column in columns)))
+        names = [_best(ranked, column, value) for column in columns]
+        if any(name != _NOT_RUN for name in names):
+            lines.append((words, *names))
     length = protocol.schedule(schedule, dataset)
     falls = f", ÷10 at {' and '.join(map(str, length.milestones))}" if length.milestones else ""
     long = f"{length.epochs} epochs{falls}"
