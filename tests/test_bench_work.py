@@ -65,7 +65,7 @@ def small(tmp_path: Path) -> tuple[Protocol, Place]:
 
 
 def test_it_is_what_narl_train_gives(trained: Trained, tmp_path: Path) -> None:
-    data = trained.place.source("points")
+    data = trained.place.source(Task("points", "real"))
     labels = labels_of(trained.cell.task, 0, data, tmp_path / "labels.txt")
     asked = ("--labels", labels, "--method", "A-SL", "--model", "tabular", "--clean", 30, "--drop-overlap")
     flags = ("--epochs", EPOCHS, "--milestones", "40,50", "--schedule", "step", "--learning-rate", 0.2, "--seed", 0)
@@ -184,10 +184,10 @@ def test_what_cannot_be_trained_says_why(small: tuple[Protocol, Place], trained:
 
 def test_where_data_is() -> None:
     several = Place((("CIFAR-10", "a"), ("letters", "b")), Path("w"), Path("r"))
-    assert [several.source(name) for name in ("cifar-10", "CIFAR-10N", "LETTERS")] == ["a", "a", "b"]
+    assert [several.source(Task(name, "real")) for name in ("cifar-10", "CIFAR-10N", "LETTERS")] == ["a", "a", "b"]
     with pytest.raises(OptionError, match="where is CIFAR-100"):
-        several.source("CIFAR-100")
-    assert Place((("", "a"),), Path("w"), Path("r")).source("anything") == "a"
+        several.source(Task("CIFAR-100", "real"))
+    assert Place((("", "a"),), Path("w"), Path("r")).source(Task("anything", "real")) == "a"
     assert Place.from_json(json.loads(json.dumps(several.to_json()))) == several
 
 

@@ -42,6 +42,11 @@ class Task:
         return " ".join([self.dataset, self.noise, *([] if self.rate is None else [f"{self.rate:g}"])])
 
     @property
+    def images(self) -> str:
+        """The data set whose samples these are: people labelled CIFAR-10's images for CIFAR-10N."""
+        return "CIFAR-10" if self.dataset == "CIFAR-10N" else self.dataset
+
+    @property
     def slug(self) -> str:
         """For paths."""
         return f"{_plain(self.dataset)}/{_plain(self.noise)}" + ("" if self.rate is None else f"-{_number(self.rate)}")

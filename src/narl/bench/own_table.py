@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ from narl.bench.protocols import PROTOCOLS, Protocol, Schedule, import_modules
 from narl.errors import ConfigError, NarlError, nearest
 from narl.train import methods
 from narl.train.settings import Settings
-from narl.train.writing import read_json
 
 _NEEDED = ("tasks", "methods", "model", "epochs")
 _MORE = ("milestones", "clean", "training", "name", "title", "modules")
@@ -45,9 +45,13 @@ def read(path: Path) -> Protocol:
         ['letters/symmetric-0.4/tabular-letters/ce-seed0', 'letters/symmetric-0.4/tabular-letters/gce-seed0']
     """
     try:
-        return _protocol(_object(read_json(path), "the table", _NEEDED, _MORE), path.stem)
-    except (OSError, NarlError) as error:
+        return _protocol(_object(json.loads(path.read_bytes()), "the table", _NEEDED, _MORE), path.stem)
+    except OSError as error:
+        raise ConfigError(f"the table {path} cannot be read: {error.strerror or error}") from error
+    except NarlError as error:
         raise ConfigError(f"{path} is not a table to train: {error}; see docs/bench.md") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} is not a table to train: it is no JSON ({error}); see docs/bench.md") from error
 
 
 def _protocol(given: Mapping[str, Any], name: str) -> Protocol:

@@ -14,7 +14,7 @@ from typing import Any, final
 
 from narl.bench import protocols, runs
 from narl.bench.account import account
-from narl.bench.cells import Cell
+from narl.bench.cells import Cell, Task
 from narl.bench.fixed_losses import hyperparameters
 from narl.bench.noise_labels import labels_of
 from narl.bench.protocols import Protocol
@@ -54,13 +54,12 @@ class Place:
     device: str = "auto"
     discard: bool = False
 
-    def source(self, dataset: str) -> str:
-        """Where a data set is; people's labels belong to the images of CIFAR-10."""
-        images = "CIFAR-10" if dataset == "CIFAR-10N" else dataset
+    def source(self, task: Task) -> str:
+        """Where the samples of a task are."""
         known = {name.lower(): source for name, source in self.sources}
-        found = known.get(images.lower(), known.get("") if len(known) == 1 else None)
+        found = known.get(task.images.lower(), known.get("") if len(known) == 1 else None)
         if found is None:
-            raise OptionError(f"where is {images}? Say it with --data {images}=FOLDER")
+            raise OptionError(f"where is {task.images}? Say it with --data {task.images}=FOLDER")
         return found
 
     def to_json(self) -> dict[str, Any]:
@@ -92,7 +91,7 @@ def reason_against(cell: Cell, protocol: Protocol, place: Place) -> str | None:
 def settings_of(cell: Cell, protocol: Protocol, place: Place) -> Settings:
     """What ``narl train`` is asked to do for a cell."""
     schedule = protocol.schedule(cell.schedule, cell.task.dataset)
-    source = place.source(cell.task.dataset)
+    source = place.source(cell.task)
     labels = place.work / f"{cell.slug}-labels.txt"
     training = dict(protocol.training)
     uses_clean = methods.get(cell.method).uses_clean

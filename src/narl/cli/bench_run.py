@@ -177,7 +177,7 @@ def _cells(
     wanted = shared.names(tasks)
     if not wanted and not any(not name for name, _ in place.sources):
         given = {name.lower() for name, _ in place.sources}
-        wanted = tuple(dict.fromkeys(t.slug for t in protocol.tasks if _images(t.dataset).lower() in given))
+        wanted = tuple(dict.fromkeys(t.slug for t in protocol.tasks if t.images.lower() in given))
         if not wanted:
             raise OptionError(
                 f"{protocol.name} is about {_datasets(protocol.tasks)}: give one of them with --data NAME=PATH"
@@ -185,14 +185,14 @@ def _cells(
     cells = protocol.cells(
         schedule=schedule, seeds=range(seeds), methods=shared.names(methods), tasks=wanted, tune=tune
     )
-    datasets = {_images(cell.task.dataset) for cell in cells}
+    datasets = {cell.task.images for cell in cells}
     if len(datasets) > 1 and any(not name for name, _ in place.sources):
         raise OptionError(
             f"{protocol.name} is about {', '.join(sorted(datasets))}: say which the data is, --data NAME=PATH, or "
             "choose with --tasks"
         )
-    for dataset in sorted(datasets):
-        place.source(dataset)  # one that is nowhere is known now
+    for cell in cells:
+        place.source(cell.task)  # one that is nowhere is known now
     return [replace(cell, options=_options(cell.method, options), heldout=_heldout(cell, heldout)) for cell in cells]
 
 
@@ -217,13 +217,8 @@ def _check(place: Place) -> None:
             raise OptionError(f"there is no {path}: give the folder or file of the data")
 
 
-def _images(dataset: str) -> str:
-    """The data set whose images it has."""
-    return "CIFAR-10" if dataset == "CIFAR-10N" else dataset
-
-
 def _datasets(tasks: tuple[Task, ...]) -> str:
-    return ", ".join(dict.fromkeys(_images(task.dataset) for task in tasks))
+    return ", ".join(dict.fromkeys(task.images for task in tasks))
 
 
 def _options(method: str, pairs: list[str]) -> tuple[tuple[str, object], ...]:
