@@ -71,7 +71,7 @@ def test_the_missing_cells_are_trained_whatever_happens_to_one(
             started[-1].kill()
 
     seen = Seen(kill)
-    assert grid.train(found.missing, protocol, where, seen, at_once=2) is False
+    assert grid.train(dict.fromkeys(found.missing, protocol), where, seen, at_once=2) is False
     ((_, reason, log),) = seen.of(bad, "failed")
     assert "nowhere.csv" in reason
     assert "\n" not in reason
@@ -150,7 +150,7 @@ def test_a_worker_that_is_killed_again_and_again_is_given_up(
     monkeypatch.setattr(sys, "executable", script(tmp_path / "python", "kill -9 $$"))
     protocol, where = table(tmp_path / "small.json"), place(tmp_path)
     seen = Seen()
-    assert grid.train([cell(protocol)], protocol, where, seen) is False
+    assert grid.train({cell(protocol): protocol}, where, seen) is False
     assert len(started) == 3
     assert [one[:2] for one in seen.of(cell(protocol), "failed")] == [("failed", "killed by signal 9")]
 
@@ -169,7 +169,7 @@ def test_a_worker_that_does_not_leave_is_killed(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        grid.train([cell(protocol)], protocol, where, Stop())
+        grid.train({cell(protocol): protocol}, where, Stop())
     assert started[0].wait(10) == -signal.SIGKILL
 
 
@@ -179,7 +179,7 @@ def test_folders_that_cannot_be_written(tmp_path: Path) -> None:
     file = tmp_path / "file"
     for blocked in (replace(where, work=file), replace(where, results=file / "inside")):
         with pytest.raises(OptionError, match=f"{file}.* cannot be written: .*; choose another folder"):
-            grid.train([cell(protocol)], protocol, blocked, Seen())
+            grid.train({cell(protocol): protocol}, blocked, Seen())
 
 
 def test_workers_get_what_their_slot_says(
@@ -196,7 +196,7 @@ def test_workers_get_what_their_slot_says(
     protocol, where = table(tmp_path / "small.json"), replace(place(tmp_path), device="cuda")
     cells = [cell(protocol, seed=seed) for seed in range(4)]
     seen = Seen()
-    assert grid.train(cells, protocol, where, seen, at_once=1) is False
+    assert grid.train(dict.fromkeys(cells, protocol), where, seen, at_once=1) is False
     assert sorted(told.read_text().split()) == ["0", "0", "1", "1"]
     assert {one[1] for each in cells for one in seen.of(each, "failed")} == {"exit code 3"}
 

@@ -91,7 +91,11 @@ RUN = Run(cell(protocols.get("table1")), 0.8612, 0.9, {})
 def _shown(**terminal: Any) -> tuple[GridProgress, io.StringIO, list[Cell]]:
     out = io.StringIO()
     cells = [replace(one, options=(("matrix", "[red]x[/red]"),)) for one in protocols.get("table1").cells()[:3]]
-    return GridProgress(cells, protocols.get("table1"), Console(file=out, width=100, **terminal)), out, cells
+    return (
+        GridProgress(dict.fromkeys(cells, protocols.get("table1")), Console(file=out, width=100, **terminal)),
+        out,
+        cells,
+    )
 
 
 def _work(progress: GridProgress, cells: list[Cell]) -> None:
@@ -195,3 +199,23 @@ def test_what_a_method_chose_by_itself_is_written_down(tmp_path: Path) -> None:
     assert run is not None
     options = run.settings["options"]
     assert (options["every"], options["adjuster_lr"], options["margin"]) == (1, 0.01, "running")
+
+
+def test_several_tables_at_once(tmp_path: Path) -> None:
+    points(tmp_path / "points.csv")
+    table(tmp_path / "first.json", methods=["CE", "GCE"])
+    table(tmp_path / "second.json", methods=["CE"], tasks=[{**TASK, "rate": 0.1}])
+    command = ("bench", "run", tmp_path / "first.json", tmp_path / "second.json", "--data", tmp_path / "points.csv")
+    there = ("--results", tmp_path / "results", "--work", tmp_path / "work", "--device", "cpu")
+    answer = done(*command, *there, "--methods", "ce", "--seeds", 2)
+    ended = [re.sub(r": .*", "", line) for line in answer.err.splitlines()]
+    assert ended == [
+        "[1/4] points symmetric 0.3, CE, seed 0",
+        "[2/4] points symmetric 0.1, CE, seed 0",
+        "[3/4] points symmetric 0.3, CE, seed 1",
+        "[4/4] points symmetric 0.1, CE, seed 1",
+    ], "seed by seed, so that all tables are there before they get more exact"
+    answer = done(*command, *there, "--dry-run", "--tasks", "symmetric-0.1")
+    assert answer.out == "1 cell: 1 with a result, 0 missing\n"
+    assert "none of these tables has a task 'pair'" in refused(*command, *there, "--tasks", "pair")
+    assert "none of these tables has a method 'SL'" in refused(*command, *there, "--methods", "SL")

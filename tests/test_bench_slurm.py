@@ -88,7 +88,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def submitted(methods: tuple[str, ...], place: Place, tmp_path: Path, **more: Any) -> list[slurm.Submitted]:
     asked: dict[str, Any] = {"at_once": 2, "hours": 1.5, "folder": tmp_path / "jobs", "train": train, **more}
-    return slurm.submit([cell_of(method) for method in methods], TABLE, place, **asked)
+    return slurm.submit({cell_of(method): TABLE for method in methods}, place, **asked)
 
 
 def test_a_preempted_job_saves_and_goes_on(place: Place, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol as Interface
@@ -81,16 +81,13 @@ def sort(cells: Iterable[Cell], protocol: Protocol, place: Place) -> Sorted:
     return Sorted(tuple(done), tuple(missing), tuple(impossible), tuple(stale))
 
 
-def train(
-    cells: Sequence[Cell], protocol: Protocol, place: Place, watcher: Watcher, at_once: int | None = None
-) -> bool:
+def train(cells: Mapping[Cell, Protocol], place: Place, watcher: Watcher, at_once: int | None = None) -> bool:
     """Train cells, each in a process of its own; those that fail do not stop the others.
 
     Ctrl-C or a polite kill ends all workers with a checkpoint; what is killed impolitely goes on from its last one.
 
     Args:
-        cells: the missing ones.
-        protocol: the table that they are of.
+        cells: the missing ones, each with its table.
         place: where to.
         watcher: who wants to see.
         at_once: how many on each GPU; None: several where GPUs can be shared, else one.
@@ -107,7 +104,7 @@ def train(
                 f"{folder} cannot be written: {error.strerror or error}; choose another folder"
             ) from error
     with shared_gpus(place.device, at_once) as slots, _polite_kills():
-        return _Workers(slots, protocol, place, watcher).train(cells)
+        return _Workers(slots, cells, place, watcher).train()
 
 
 @contextlib.contextmanager
@@ -139,15 +136,16 @@ class _Worker:
 class _Workers:
     """Processes in slots: what a slot adds to the environment of its process is given."""
 
-    def __init__(self, slots: Sequence[dict[str, str]], protocol: Protocol, place: Place, watcher: Watcher) -> None:
-        self._slots, self._place, self._watcher = slots, place, watcher
-        self._asked = {"protocol": protocols.to_json(protocol), "place": place.to_json()}
+    def __init__(
+        self, slots: Sequence[dict[str, str]], cells: Mapping[Cell, Protocol], place: Place, watcher: Watcher
+    ) -> None:
+        self._slots, self._cells, self._place, self._watcher = slots, cells, place, watcher
         self._free = list(range(len(slots)))
         self._busy: list[_Worker] = []
 
-    def train(self, cells: Sequence[Cell]) -> bool:
+    def train(self) -> bool:
         """All cells; see :func:`train`."""
-        waiting, failed = list(cells), 0
+        waiting, failed = list(self._cells), 0
         try:
             while waiting or self._busy:
                 while waiting and self._free:
@@ -176,7 +174,8 @@ class _Workers:
         self._busy.append(_Worker(cell, process, slot, log, tries))  # first: from now on it is stopped with the others
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError), process.stdin as asked:
-            json.dump({"cell": cell.to_json(), **self._asked}, asked)
+            protocol = protocols.to_json(self._cells[cell])
+            json.dump({"cell": cell.to_json(), "protocol": protocol, "place": self._place.to_json()}, asked)
         self._watcher.began(cell)
 
     def _look(self, worker: _Worker) -> bool:

@@ -134,10 +134,10 @@ class Protocol:
 
     def _chosen(self, wanted: Sequence[str]) -> list[Task]:
         for one in wanted:
-            if not any(_fits(one, task) for task in self.tasks):
+            if not any(fits(one, task) for task in self.tasks):
                 known = ", ".join(task.slug for task in self.tasks)
                 raise OptionError(f"{self.name} has no task {one!r}: it has {known}")
-        return [task for task in self.tasks if not wanted or any(_fits(one, task) for one in wanted)]
+        return [task for task in self.tasks if not wanted or any(fits(one, task) for one in wanted)]
 
 
 def _tunable(method: str) -> bool:
@@ -148,8 +148,14 @@ def _tunable(method: str) -> bool:
         return False
 
 
-def _fits(wanted: str, task: Task) -> bool:
-    """Whether a task is meant: by its data set, its noise, or both, with or without the rate."""
+def fits(wanted: str, task: Task) -> bool:
+    """Whether a task is meant: by its data set, its noise, or both, with or without the rate.
+
+    Example:
+        >>> task = Task("CIFAR-10", "symmetric", 0.4)
+        >>> [fits(name, task) for name in ("cifar-10", "symmetric", "cifar-10/symmetric-0.4", "symmetric-0.2")]
+        [True, True, True, False]
+    """
     dataset, _, noise = task.slug.partition("/")
     own, kind = wanted.lower().rstrip("/"), noise.split("-")[0]
     return own in (task.dataset.lower(), dataset, noise, task.slug, kind, f"{dataset}/{kind}")

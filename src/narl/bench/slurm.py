@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, final
@@ -48,8 +48,7 @@ class Submitted:
 
 
 def submit(
-    cells: Sequence[Cell],
-    protocol: Protocol,
+    cells: Mapping[Cell, Protocol],
     place: Place,
     *,
     at_once: int,
@@ -64,8 +63,7 @@ def submit(
     """Give cells to the cluster, as one array of jobs; a cell that an earlier call gave it, and that is there, stays.
 
     Args:
-        cells: the missing ones.
-        protocol: the table that they are of.
+        cells: the missing ones, each with its table.
         place: where to; every machine of the cluster sees its folders.
         at_once: how many jobs of the array may run at a time.
         hours: that a job may run before it has to queue again.
@@ -99,7 +97,7 @@ def submit(
     )
     ids = _still_there(folder)
     new = [cell for cell in cells if cell.slug not in ids]
-    jobs = _array(executor, [Training(cell, protocol, place, train) for cell in new]) if new else []
+    jobs = _array(executor, [Training(cell, cells[cell], place, train) for cell in new]) if new else []
     ids |= {cell.slug: job.job_id for cell, job in zip(new, jobs, strict=True)}
     write_json(folder / FILE, ids)
     return [Submitted(cell, _job(folder, ids[cell.slug])) for cell in cells]

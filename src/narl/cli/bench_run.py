@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from narl.cli import options as shared
+from narl.cli.bench_cells import Wanted, cells_of, check_names
 from narl.errors import OptionError
 
 if TYPE_CHECKING:
-    from narl.bench.cells import Cell, Task
+    from narl.bench.cells import Cell
     from narl.bench.grid import Sorted
     from narl.bench.protocols import Protocol
     from narl.bench.work import Place
@@ -23,11 +24,12 @@ _JOBS = 16
 
 
 def run(
-    table: Annotated[
-        str,
+    tables: Annotated[
+        list[str],
         typer.Argument(
+            metavar="TABLE",
             help="table1, table2, table3, table5, table6, cifar10n, figure5, figure6; or a JSON file with a table of "
-            "your own."
+            "your own.",
         ),
     ],
     data: Annotated[
@@ -113,7 +115,7 @@ def run(
     memory: Annotated[float, typer.Option(help="GB of memory of a job.", rich_help_panel=_SLURM)] = 32.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say which cells are missing, train none.")] = False,
 ) -> None:
-    """Train the cells of a table that have no result yet.
+    """Train the cells of one table or more that have no result yet.
 
     A run that was stopped or killed goes on where it was. Look at the results with: narl bench show TABLE
 
@@ -129,22 +131,25 @@ def run(
     place = Place(
         _sources(data), work.resolve(), results.resolve(), labels, tuple(adjuster), device=device, discard=discard
     )
-    protocol = own_table.read(Path(table)) if table.endswith(".json") else protocols.get(table)
-    cells = _cells(protocol, place, schedule, seeds, methods, tasks, tune=tune, options=option, heldout=heldout)
-    sorted_cells = grid.sort(cells, protocol, place)
-    for line in _lines(sorted_cells, place.results):
+    wanted = Wanted(schedule, seeds, shared.names(methods), shared.names(tasks), tune, tuple(option), heldout)
+    found = [own_table.read(Path(table)) if table.endswith(".json") else protocols.get(table) for table in tables]
+    check_names(found, wanted)
+    sorted_cells = {one.name: grid.sort(cells_of(one, place, wanted, len(found) > 1), one, place) for one in found}
+    for line in _lines(list(sorted_cells.values()), place.results):
         print(line)
     if dry_run:
         return
-    if not sorted_cells.missing:
-        raise typer.Exit(0 if sorted_cells.done else _FAILED)
+    missing = {cell: one for one in found for cell in sorted_cells[one.name].missing}
+    missing = dict(sorted(missing.items(), key=lambda pair: pair[0].seed))
+    if not missing:
+        raise typer.Exit(0 if any(one.done for one in sorted_cells.values()) else _FAILED)
     _check(place)
     if slurm:
         gpus = 0 if device == "cpu" else 1
         asked = {"at_once": at_once or _JOBS, "hours": hours, "partition": partition, "gpus": gpus, "cpus": cpus}
-        _submit(sorted_cells.missing, protocol, place, {**asked, "memory_gb": memory})
+        _submit(missing, place, {**asked, "memory_gb": memory})
     else:
-        _train(sorted_cells.missing, protocol, place, at_once)
+        _train(missing, place, at_once)
 
 
 def _sources(data: list[str]) -> tuple[tuple[str, str], ...]:
@@ -161,52 +166,6 @@ def _sources(data: list[str]) -> tuple[tuple[str, str], ...]:
     return tuple((name, str(Path(path).resolve()) if Path(path).exists() else path) for name, path in found)
 
 
-def _cells(
-    protocol: Protocol,
-    place: Place,
-    schedule: str | None,
-    seeds: int,
-    methods: str | None,
-    tasks: str | None,
-    *,
-    tune: bool,
-    options: list[str],
-    heldout: float,
-) -> list[Cell]:
-    """What was asked for; where nobody named tasks, those whose data is given."""
-    wanted = shared.names(tasks)
-    if not wanted and not any(not name for name, _ in place.sources):
-        given = {name.lower() for name, _ in place.sources}
-        wanted = tuple(dict.fromkeys(t.slug for t in protocol.tasks if t.images.lower() in given))
-        if not wanted:
-            raise OptionError(
-                f"{protocol.name} is about {_datasets(protocol.tasks)}: give one of them with --data NAME=PATH"
-            )
-    cells = protocol.cells(
-        schedule=schedule, seeds=range(seeds), methods=shared.names(methods), tasks=wanted, tune=tune
-    )
-    datasets = {cell.task.images for cell in cells}
-    if len(datasets) > 1 and any(not name for name, _ in place.sources):
-        raise OptionError(
-            f"{protocol.name} is about {', '.join(sorted(datasets))}: say which the data is, --data NAME=PATH, or "
-            "choose with --tasks"
-        )
-    for cell in cells:
-        place.source(cell.task)  # one that is nowhere is known now
-    return [replace(cell, options=_options(cell.method, options), heldout=_heldout(cell, heldout)) for cell in cells]
-
-
-def _heldout(cell: Cell, share: float) -> float:
-    """Methods that learn from no clean sample hold all of them out anyway."""
-    from narl.errors import UnknownNameError
-    from narl.train import methods
-
-    try:
-        return share if methods.get(cell.method).uses_clean else 0.0
-    except UnknownNameError:
-        return 0.0
-
-
 def _check(place: Place) -> None:
     """Refuse a place without data or device once, not in every cell."""
     from narl.train.environment import usable_device
@@ -217,32 +176,22 @@ def _check(place: Place) -> None:
             raise OptionError(f"there is no {path}: give the folder or file of the data")
 
 
-def _datasets(tasks: tuple[Task, ...]) -> str:
-    return ", ".join(dict.fromkeys(task.images for task in tasks))
-
-
-def _options(method: str, pairs: list[str]) -> tuple[tuple[str, object], ...]:
-    from narl.cli.train import read_options
-
-    try:
-        return tuple(sorted(read_options(method, pairs).items())) if pairs else ()
-    except OptionError as error:
-        raise OptionError(f"{error}; --methods names those that have it") from error
-
-
-def _lines(found: Sorted, results: Path) -> list[str]:
-    count = len(found.done) + len(found.missing) + len(found.impossible) + len(found.stale)
-    lines = [f"{_counted(count, 'cell')}: {len(found.done)} with a result, {len(found.missing)} missing"]
-    lines += [f"  {cell.task}, {cell.label}, seed {cell.seed}" for cell in found.missing]
-    reasons = dict.fromkeys(reason for _, reason in found.impossible)
-    for reason in reasons:
-        lines.append(f"{sum(r == reason for _, r in found.impossible)} cannot be trained: {reason}")
-    for change in dict.fromkeys(change for _, change in found.stale):
-        cells = [cell for cell, own in found.stale if own == change]
-        example = cells[0].result(results)
+def _lines(found: list[Sorted], results: Path) -> list[str]:
+    done, missing = [cell for one in found for cell in one.done], [cell for one in found for cell in one.missing]
+    impossible, stale = (
+        [pair for one in found for pair in one.impossible],
+        [pair for one in found for pair in one.stale],
+    )
+    count = len(done) + len(missing) + len(impossible) + len(stale)
+    lines = [f"{_counted(count, 'cell')}: {len(done)} with a result, {len(missing)} missing"]
+    lines += [f"  {cell.task}, {cell.label}, seed {cell.seed}" for cell in missing]
+    for reason in dict.fromkeys(reason for _, reason in impossible):
+        lines.append(f"{sum(own == reason for _, own in impossible)} cannot be trained: {reason}")
+    for change in dict.fromkeys(change for _, change in stale):
+        cells = [cell for cell, own in stale if own == change]
         lines.append(
             f"{_counted(len(cells), 'result')} of a table that has changed ({change}): remove what is to be trained "
-            f"anew, such as {example}"
+            f"anew, such as {cells[0].result(results)}"
         )
     return lines
 
@@ -251,24 +200,24 @@ def _counted(count: int, word: str) -> str:
     return f"{count} {word}" + ("" if count == 1 else "s")
 
 
-def _train(cells: tuple[Cell, ...], protocol: Protocol, place: Place, at_once: int | None) -> None:
+def _train(cells: Mapping[Cell, Protocol], place: Place, at_once: int | None) -> None:
     from narl.bench import grid
     from narl.cli.grid_progress import GridProgress
 
-    with GridProgress(cells, protocol) as progress:
-        whole = grid.train(cells, protocol, place, progress, at_once)
+    with GridProgress(cells) as progress:
+        whole = grid.train(cells, place, progress, at_once)
     if not whole:
         raise typer.Exit(_FAILED)
 
 
-def _submit(cells: tuple[Cell, ...], protocol: Protocol, place: Place, asked: dict[str, Any]) -> None:
+def _submit(cells: Mapping[Cell, Protocol], place: Place, asked: dict[str, Any]) -> None:
     import sys
 
     from narl.bench import slurm
     from narl.cli.grid_progress import GridProgress
 
-    submitted = slurm.submit(cells, protocol, place, folder=place.work / "slurm", **asked)
-    with GridProgress(cells, protocol) as progress:
+    submitted = slurm.submit(cells, place, folder=place.work / "slurm", **asked)
+    with GridProgress(cells) as progress:
         standing = slurm.watch(submitted, place, progress)
     print(f"narl: {standing}", file=sys.stderr)
     if standing.failed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, final
@@ -23,13 +23,12 @@ class GridProgress:
     """Shows cells come and go.
 
     Args:
-        cells: that will be trained.
-        protocol: that they follow.
+        cells: that will be trained, each with its table.
         console: where to; standard error by default.
     """
 
-    def __init__(self, cells: Sequence[Cell], protocol: Protocol, console: Console | None = None) -> None:
-        self._protocol = protocol
+    def __init__(self, cells: Mapping[Cell, Protocol], console: Console | None = None) -> None:
+        self._cells = cells
         self._console = console or Console(stderr=True)
         self._bars = Progress(
             TextColumn("{task.description}"),
@@ -62,7 +61,7 @@ class GridProgress:
         """A bar for it."""
         if cell.slug not in self._running:
             self._began.setdefault(cell.slug, time.monotonic())
-            epochs = self._protocol.schedule(cell.schedule, cell.task.dataset).epochs
+            epochs = self._cells[cell].schedule(cell.schedule, cell.task.dataset).epochs
             self._running[cell.slug] = self._bars.add_task(escape(_name(cell)), total=epochs)
 
     def moved(self, cell: Cell, epoch: int) -> None:
