@@ -86,7 +86,7 @@ def test_the_missing_cells_are_trained_whatever_happens_to_one(
     assert grid.sort(found.missing, protocol, where).missing == (bad,)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_command_that_is_stopped_goes_on(
     tmp_path: Path,
     started: list[subprocess.Popen[str]],

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from command_line import rings
 from narl.bench.cells import Task
 from narl.bench.noise_labels import labels_of, noisy
 from narl.data import read
 from narl.data.samples import Images, Samples
 from narl.errors import DataError, OptionError
+from small_grid import points
 
 
 def cifar10(folder: Path, each: int = 300) -> Path:
@@ -45,7 +45,7 @@ def picture_samples(count: int = 4000, classes: int = 10) -> Samples:
 
 
 def test_the_same_seed_gives_the_same_file(tmp_path: Path) -> None:
-    data = str(rings(tmp_path / "rings.csv", 2000))
+    data = str(points(tmp_path / "rings.csv", 2000))
     task, right = Task("rings", "symmetric", 0.4), read.read(data)
     paths = [tmp_path / "a/labels.txt", tmp_path / "b/labels.txt", tmp_path / "c/labels.txt"]
     for path, seed in zip(paths, (3, 3, 4), strict=True):
@@ -110,7 +110,7 @@ def test_where_nothing_is_to_be_made(tmp_path: Path) -> None:
 
 
 def test_noise_that_cannot_be_made(tmp_path: Path) -> None:
-    data = str(rings(tmp_path / "rings.csv", 50))
+    data = str(points(tmp_path / "rings.csv", 50))
     with pytest.raises(OptionError, match="no noise is called 'pair'"):
         labels_of(Task("rings", "pair", 0.4), 0, data, tmp_path / "labels.txt")
     with pytest.raises(DataError, match="looks at pixels: give images"):
@@ -131,7 +131,7 @@ def test_the_published_layout_and_its_labels(tmp_path: Path) -> None:
 
 def test_a_killed_process_leaves_no_half_file(tmp_path: Path) -> None:
     """Killed when all is written and nothing has its name yet: the worst moment."""
-    data, path = rings(tmp_path / "rings.csv", 500), tmp_path / "labels.txt"
+    data, path = points(tmp_path / "rings.csv", 500), tmp_path / "labels.txt"
     script = (
         "import os, signal; from pathlib import Path; from narl.bench import noise_labels; "
         "from narl.bench.cells import Task; os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL); "
@@ -142,3 +142,15 @@ def test_a_killed_process_leaves_no_half_file(tmp_path: Path) -> None:
     assert not path.exists()
     labels_of(Task("rings", "symmetric", 0.4), 0, str(data), path)
     assert len(path.read_text().splitlines()) == 500
+
+
+def test_noise_is_not_put_on_labels_that_are_wrong_already(tmp_path: Path) -> None:
+    path = tmp_path / "points.csv"
+    rows = [f"{row},{'ab'[row % 2]},{'ab'[row % 2 if row else 1]}" for row in range(20)]
+    path.write_text("\n".join(["x,label,true_label", *rows]) + "\n")
+    task = Task("points", "symmetric", 0.3)
+    with pytest.raises(DataError, match=r"has wrong labels already, and points symmetric 0\.3 would make more"):
+        labels_of(task, 0, str(path), tmp_path / "labels.txt")
+    assert not (tmp_path / "labels.txt").exists()
+    path.write_text(path.read_text().replace("0,a,b", "0,a,a"))
+    assert labels_of(task, 0, str(path), tmp_path / "labels.txt") == str(tmp_path / "labels.txt")

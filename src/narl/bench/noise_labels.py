@@ -53,6 +53,11 @@ def labels_of(task: Task, seed: int, source: str, path: Path, human: str | None 
         return f"{human}:{HUMAN[task.noise]}"
     if not path.exists():
         samples = read.read(source)
+        if samples.true_labels is not None and (samples.true_labels != samples.labels).any():
+            raise DataError(
+                f"{source} has wrong labels already, and {task} would make more: give data with right labels, or a "
+                'task with the noise "real"'
+            )
         given = noisy(task, samples, seed)
         path.parent.mkdir(parents=True, exist_ok=True)
         names = np.array(samples.classes, dtype=object)[given]
