@@ -18,6 +18,7 @@ from narl.bench.runs import Run, read
 from narl.cli import grid_progress
 from narl.cli.grid_progress import GridProgress
 from narl.errors import ConfigError
+from narl.train import methods
 from small_grid import TASK, bench, cell, place, points, table
 
 OTHER = {"dataset": "other", "noise": "symmetric", "rate": 0.3}
@@ -219,3 +220,17 @@ def test_several_tables_at_once(tmp_path: Path) -> None:
     assert answer.out == "1 cell: 1 with a result, 0 missing\n"
     assert "none of these tables has a task 'pair'" in refused(*command, *there, "--tasks", "pair")
     assert "none of these tables has a method 'SL'" in refused(*command, *there, "--methods", "SL")
+
+
+def test_a_default_that_has_changed_makes_results_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    protocol, where = table(tmp_path / "small.json", methods=["CE", "GCE"]), place(tmp_path)
+    run = work.train(cell(protocol, "GCE"), protocol, where)
+    assert run is not None
+    assert work.difference(run, protocol) is None
+    given = replace(run, cell=replace(run.cell, options=(("q", 0.7),)))
+    assert work.difference(given, protocol) is None, "the same value, given"
+    spec = methods.get("GCE")
+    other = replace(spec, options={"q": replace(spec.options["q"], default=0.6)})
+    monkeypatch.setattr(methods, "get", lambda name: other)
+    assert work.difference(run, protocol) == "q was 0.7, is 0.6 now"
+    assert work.difference(replace(run, asked={}), protocol) is None, "nobody knows"

@@ -353,7 +353,7 @@ def test_a_table_of_ones_own(tmp_path: Path) -> None:
     answer = done("bench", "show", own, "--results", tmp_path)
     assert answer.out.startswith("mine: mine, mlp, 5 epochs\n")
     assert "A-GCE        87.1±0.1" in answer.out
-    assert "is not a table to train" in refused("bench", "show", tmp_path / "none.json")
+    assert "none.json cannot be read: No such file" in refused("bench", "show", tmp_path / "none.json")
 
 
 def test_a_damaged_result_is_named(tmp_path: Path) -> None:

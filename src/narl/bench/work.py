@@ -121,19 +121,27 @@ def asked_of(cell: Cell, protocol: Protocol) -> dict[str, Any]:
     schedule = protocol.schedule(cell.schedule, cell.task.dataset)
     published = {} if protocol.own or cell.tune else hyperparameters(cell.method, cell.task)
     options = {**published, **dict(cell.options)}
-    plain: dict[str, Any] = json.loads(
-        json.dumps({**asdict(schedule), "clean": protocol.clean, "training": protocol.training, "options": options})
-    )
+    defaults = {name: option.default for name, option in methods.get(cell.method).options.items()}
+    asked = {"clean": protocol.clean, "training": protocol.training, "options": options, "defaults": defaults}
+    plain: dict[str, Any] = json.loads(json.dumps({**asdict(schedule), **asked}))
     return plain
 
 
 def difference(run: Run, protocol: Protocol) -> str | None:
     """In what the table has changed since a cell was trained; None: in nothing, or nobody wrote down what it was."""
-    now = asked_of(run.cell, protocol)
-    for name in now if run.asked else ():
-        if run.asked.get(name) != now[name]:
-            return f"{name} was {run.asked.get(name)}, is {now[name]} now"
+    before, now = (_flat(asked) for asked in (run.asked, asked_of(run.cell, protocol)))
+    for name in {**before, **now} if before else ():
+        if before.get(name) != now.get(name):
+            return f"{name} was {before.get(name)}, is {now.get(name)} now"
     return None
+
+
+def _flat(asked: dict[str, Any]) -> dict[str, Any]:
+    """What was asked for, one name a value: an option that was given and one that is the default are the same."""
+    grouped = {
+        name: value for group in ("training", "defaults", "options") for name, value in asked.get(group, {}).items()
+    }
+    return {name: value for name, value in asked.items() if not isinstance(value, dict)} | grouped
 
 
 def _adjusters(cell: Cell, place: Place) -> tuple[str, ...]:
