@@ -234,3 +234,10 @@ def test_a_default_that_has_changed_makes_results_stale(tmp_path: Path, monkeypa
     monkeypatch.setattr(methods, "get", lambda name: other)
     assert work.difference(run, protocol) == "q was 0.7, is 0.6 now"
     assert work.difference(replace(run, asked={}), protocol) is None, "nobody knows"
+
+
+def test_a_method_that_is_gone_is_said(tmp_path: Path) -> None:
+    protocol = table(tmp_path / "small.json", methods=["CE"])
+    run = Run(replace(cell(protocol), method="Gone"), 0.8, 0.8, {}, asked={"epochs": 3})
+    assert work.difference(run, protocol) == "narl has no Gone any more"
+    assert comparison.rows(protocol, [run], variants=True)[0]["seeds"] == 0

@@ -17,7 +17,7 @@ from sklearn.metrics import roc_auc_score
 
 from command_line import done, result
 from narl.adjuster import Adjuster
-from narl.bench import protocols, work
+from narl.bench import grid, protocols, work
 from narl.bench.cells import Cell, Task
 from narl.bench.noise_labels import labels_of
 from narl.bench.protocols import Protocol
@@ -180,6 +180,13 @@ def test_what_cannot_be_trained_says_why(small: tuple[Protocol, Place], trained:
     run = work.train(transferred, protocol, named)
     assert run is not None
     assert run.samples.keys() == {"margin", "gamma1", "gamma2"}
+    assert grid.sort([transferred], protocol, named).done == (transferred,)
+    assert grid.sort([transferred], protocol, where).done == (transferred,), "nobody names others"
+    other = where.work.parent / "other.safetensors"
+    Adjuster("sl", [5, 5, 5], generator=torch.Generator().manual_seed(9)).save(other)
+    ((stale, change),) = grid.sort([transferred], protocol, replace(where, adjusters=(str(other),))).stale
+    assert stale == transferred
+    assert change.startswith("its adjusters were ")
 
 
 def test_where_data_is() -> None:

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from narl.adjuster import Adjuster
+from narl.adjuster.margins import RunningMargin
 from narl.bench.cells import Cell
 from narl.bench.runs import Run
 from narl.train import methods
@@ -22,7 +23,6 @@ from narl.train.record import SampleRecord
 from narl.train.run_folder import RunFolder
 
 _BINS = 40
-_DECAY = 0.9  # of the adjuster's running margins
 _DECIDED = ("epochs", "batch_size", "optimizer", "learning_rate", "momentum", "weight_decay", "schedule", "precision")
 
 
@@ -58,7 +58,7 @@ def account(cell: Cell, plan: Plan, folder: Path, asked: dict[str, Any]) -> Run:
             "milestones": list(plan.settings.milestones),
             "augment": plan.recipe.augment,
             "options": _options(plan),
-            "adjusters": [_digest(Path(path)) for path in plan.settings.adjusters],
+            "adjusters": [digest_of(path) for path in plan.settings.adjusters],
             "data": plan.sets.fingerprint(),
             "train_samples": len(plan.sets.train),
             "clean_samples": sum(len(part) for part in (plan.sets.clean, plan.sets.heldout) if part is not None),
@@ -72,8 +72,7 @@ def account(cell: Cell, plan: Plan, folder: Path, asked: dict[str, Any]) -> Run:
 
 def _options(plan: Plan) -> dict[str, Any]:
     """The method's options, those too that nobody gave."""
-    known = methods.get(plan.recipe.method).options
-    options = {name: option.default for name, option in known.items()} | dict(plan.settings.options)
+    options = methods.get(plan.recipe.method).checked(plan.settings.options)
     chosen = {"every": auto_every, "adjuster_lr": auto_learning_rate}
     for name in chosen.keys() & options.keys():
         if options[name] is None:
@@ -81,17 +80,18 @@ def _options(plan: Plan) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name != "adjusters"}
 
 
-def _digest(path: Path) -> str:
-    """Of a learned adjuster's file, or of all of a run's."""
+def digest_of(adjuster: str) -> str:
+    """What tells learned adjusters apart: of a file, or of all of a run's."""
+    path = Path(adjuster)
     files = sorted(path.glob("adjuster-*.safetensors")) if path.is_dir() else [path]
     return hashlib.blake2b(b"".join(file.read_bytes() for file in files), digest_size=8).hexdigest()
 
 
 def _auroc(margins: NDArray[np.float32], mislabelled: NDArray[np.bool_]) -> dict[str, float]:
     """How well margins ``(epochs, N)`` find the wrong labels, averaged over epochs in three ways."""
-    running = margins[0]
+    running, decay = margins[0], RunningMargin().decay
     for latest in margins[1:]:
-        running = _DECAY * running + (1 - _DECAY) * latest
+        running = decay * running + (1 - decay) * latest
     averaged = {"last": margins[-1], "running": running, "all": margins.mean(axis=0)}
     found = {name: separation(values, mislabelled) for name, values in averaged.items()}
     return {name: value for name, value in found.items() if value is not None}

@@ -44,7 +44,7 @@ class Task:
     @property
     def images(self) -> str:
         """The data set whose samples these are: people labelled CIFAR-10's images for CIFAR-10N."""
-        return "CIFAR-10" if self.dataset == "CIFAR-10N" else self.dataset
+        return "CIFAR-10" if self.dataset.lower() == "cifar-10n" else self.dataset
 
     @property
     def slug(self) -> str:

@@ -8,20 +8,16 @@ import numpy as np
 
 from narl.bench.runs import Run
 from narl.bench.tables import Table
-from narl.bench.verdicts import Row
+from narl.bench.verdicts import Row, over_seeds
 
 _LAST = 5
-_DIGITS = 4  # of a per cent: more are dust of the arithmetic
 
 
 def heldout(runs: Sequence[Run]) -> dict[str, float | None]:
     """``heldout_mean`` and ``heldout_std`` over seeds, in per cent, of the last five epochs; None: there is none."""
     curves = [run.curves.get("heldout_accuracy") for run in runs]
-    means = np.array([np.mean(np.array(curve[-_LAST:], np.float64)) for curve in curves if curve]) * 100
-    return {
-        "heldout_mean": round(float(means.mean()), _DIGITS) if len(means) else None,
-        "heldout_std": round(float(means.std(ddof=1)), _DIGITS) if len(means) > 1 else None,
-    }
+    mean, deviation = over_seeds([float(np.mean(np.array(curve[-_LAST:], np.float64))) for curve in curves if curve])
+    return {"heldout_mean": mean, "heldout_std": deviation}
 
 
 def table(title: str, found: Sequence[Row], methods: Sequence[str]) -> list[Table]:

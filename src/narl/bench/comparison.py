@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
 from narl.bench import choosing, paper, protocols, verdicts
 from narl.bench.cells import Task
 from narl.bench.others import beside_published
@@ -20,7 +18,6 @@ from narl.errors import UnknownNameError, nearest
 PAPER_ONLY = "table4"
 NAMES = tuple(sorted([*protocols.PROTOCOLS, PAPER_ONLY], key=lambda name: (not name.startswith("table"), name)))
 
-_DIGITS = 4  # of a per cent: more are dust of the arithmetic
 _NOT_RUN = "–"
 _HOW_TO_READ = "Test accuracy, %: mean of the last five epochs ± standard deviation over seeds"
 
@@ -105,17 +102,16 @@ def _of(protocol: Protocol, dataset: str, schedule: str, runs: Sequence[Run], va
 def _row(
     task: Task, schedule: str | None, method: str, model: str | None, runs: Sequence[Run], number: paper.Number | None
 ) -> Row:
-    last5 = np.array([run.last5 for run in runs]) * 100
-    best = np.array([run.best for run in runs]) * 100
+    last5_mean, last5_std = verdicts.over_seeds([run.last5 for run in runs])
     return {
         "dataset": task.dataset,
         "noise": task.noise,
         "rate": task.rate,
         "schedule": schedule,
         "method": method,
-        "last5_mean": round(float(last5.mean()), _DIGITS) if runs else None,
-        "last5_std": round(float(last5.std(ddof=1)), _DIGITS) if len(runs) > 1 else None,
-        "best_mean": round(float(best.mean()), _DIGITS) if runs else None,
+        "last5_mean": last5_mean,
+        "last5_std": last5_std,
+        "best_mean": verdicts.over_seeds([run.best for run in runs])[0],
         "seeds": len(runs),
         "paper": None if number is None else number.mean,
         "paper_std": None if number is None else number.std,

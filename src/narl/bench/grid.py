@@ -21,7 +21,7 @@ from narl.bench.cells import Cell
 from narl.bench.protocols import Protocol
 from narl.bench.runs import Run
 from narl.bench.sharing import shared_gpus
-from narl.bench.work import STOPPED, Place, difference, epochs_done, reason_against
+from narl.bench.work import STOPPED, Place, difference, epochs_done, other_adjusters, reason_against
 from narl.errors import OptionError
 
 _LOOK = 0.5  # seconds between two looks at the workers
@@ -69,7 +69,8 @@ def sort(cells: Iterable[Cell], protocol: Protocol, place: Place) -> Sorted:
     for cell in dict.fromkeys(cells):
         reason = reason_against(cell, protocol, place)
         if (written := cell.result(place.results)).exists():
-            change = difference(runs.read_file(written), protocol)
+            run = runs.read_file(written)
+            change = difference(run, protocol) or other_adjusters(run, place)
             if change is None:
                 done.append(cell)
             else:

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
+
 Row: TypeAlias = dict[str, Any]
 Pair: TypeAlias = tuple[Row, Row]
 
@@ -19,7 +21,20 @@ _ONE_SEED_EXPLAINED = ("¹ one seed: not judged against its fixed form.",)
 
 # Student's t, 97.5 %, from two degrees of freedom on. Beyond the last it is used further: a little too strict.
 _T = (4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120)
+_DIGITS = 4  # of a per cent: more are dust of the arithmetic
 _NOTHING = 1e-9  # rows hold means that were rounded: no difference is smaller
+
+
+def over_seeds(shares: Sequence[float]) -> tuple[float | None, float | None]:
+    """Mean and standard deviation in per cent; no mean of nothing, no deviation of one.
+
+    Example:
+        >>> over_seeds([0.86, 0.88]), over_seeds([0.5]), over_seeds([])
+        ((87.0, 1.4142), (50.0, None), (None, None))
+    """
+    values = np.array(shares) * 100
+    mean = round(float(values.mean()), _DIGITS) if len(values) else None
+    return mean, round(float(values.std(ddof=1)), _DIGITS) if len(values) > 1 else None
 
 
 def fixed_form(method: str) -> str | None:

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any, final
 
 from narl.bench import protocols, runs
-from narl.bench.account import account
+from narl.bench.account import account, digest_of
 from narl.bench.cells import Cell, Task
 from narl.bench.fixed_losses import hyperparameters
 from narl.bench.noise_labels import labels_of
@@ -121,7 +121,7 @@ def asked_of(cell: Cell, protocol: Protocol) -> dict[str, Any]:
     schedule = protocol.schedule(cell.schedule, cell.task.dataset)
     published = {} if protocol.own or cell.tune else hyperparameters(cell.method, cell.task)
     options = {**published, **dict(cell.options)}
-    defaults = {name: option.default for name, option in methods.get(cell.method).options.items()}
+    defaults = methods.get(cell.method).checked({})
     asked = {"clean": protocol.clean, "training": protocol.training, "options": options, "defaults": defaults}
     plain: dict[str, Any] = json.loads(json.dumps({**asdict(schedule), **asked}))
     return plain
@@ -129,11 +129,21 @@ def asked_of(cell: Cell, protocol: Protocol) -> dict[str, Any]:
 
 def difference(run: Run, protocol: Protocol) -> str | None:
     """In what the table has changed since a cell was trained; None: in nothing, or nobody wrote down what it was."""
-    before, now = (_flat(asked) for asked in (run.asked, asked_of(run.cell, protocol)))
+    try:
+        before, now = (_flat(asked) for asked in (run.asked, asked_of(run.cell, protocol)))
+    except UnknownNameError:
+        return f"narl has no {run.cell.method} any more"
     for name in {**before, **now} if before else ():
         if before.get(name) != now.get(name):
             return f"{name} was {before.get(name)}, is {now.get(name)} now"
     return None
+
+
+def other_adjusters(run: Run, place: Place) -> str | None:
+    """Whether a transferred cell was trained with other adjusters than those that are named now; None: no."""
+    named = [digest_of(path) for path in _adjusters(run.cell, place)]
+    before = run.settings.get("adjusters")
+    return f"its adjusters were {before}, are {named} now" if named and before != named else None
 
 
 def _flat(asked: dict[str, Any]) -> dict[str, Any]:

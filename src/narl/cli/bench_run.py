@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from narl.cli import options as shared
-from narl.cli.bench_cells import Wanted, cells_of, check_names
 from narl.errors import OptionError
 
 if TYPE_CHECKING:
@@ -122,6 +121,7 @@ def run(
     narl bench run table1 --data cifar-10-batches-py --tasks symmetric-0.4 --seeds 3
     """
     from narl.bench import grid, own_table, protocols
+    from narl.bench.wanted import Wanted
     from narl.bench.work import Place
 
     if seeds < 1:
@@ -131,18 +131,21 @@ def run(
     place = Place(
         _sources(data), work.resolve(), results.resolve(), labels, tuple(adjuster), device=device, discard=discard
     )
-    wanted = Wanted(schedule, seeds, shared.names(methods), shared.names(tasks), tune, tuple(option), heldout)
+    wanted = Wanted(
+        schedule, seeds, shared.names(methods), shared.names(tasks), tune, lambda name: _options(name, option), heldout
+    )
     found = [own_table.read(Path(table)) if table.endswith(".json") else protocols.get(table) for table in tables]
-    check_names(found, wanted)
-    sorted_cells = {one.name: grid.sort(cells_of(one, place, wanted, len(found) > 1), one, place) for one in found}
-    for line in _lines(list(sorted_cells.values()), place.results):
+    sorted_cells = [
+        grid.sort(cells, table, place) for cells, table in zip(wanted.cells(found, place), found, strict=True)
+    ]
+    for line in _lines(sorted_cells, place.results):
         print(line)
     if dry_run:
         return
-    missing = {cell: one for one in found for cell in sorted_cells[one.name].missing}
+    missing = {cell: table for part, table in zip(sorted_cells, found, strict=True) for cell in part.missing}
     missing = dict(sorted(missing.items(), key=lambda pair: pair[0].seed))
     if not missing:
-        raise typer.Exit(0 if any(one.done for one in sorted_cells.values()) else _FAILED)
+        raise typer.Exit(0 if any(part.done for part in sorted_cells) else _FAILED)
     _check(place)
     if slurm:
         gpus = 0 if device == "cpu" else 1
@@ -166,6 +169,15 @@ def _sources(data: list[str]) -> tuple[tuple[str, str], ...]:
     return tuple((name, str(Path(path).resolve()) if Path(path).exists() else path) for name, path in found)
 
 
+def _options(method: str, pairs: list[str]) -> tuple[tuple[str, Any], ...]:
+    from narl.cli.train import read_options
+
+    try:
+        return tuple(read_options(method, pairs).items()) if pairs else ()
+    except OptionError as error:
+        raise OptionError(f"{error}; --methods names those that have it") from error
+
+
 def _check(place: Place) -> None:
     """Refuse a place without data or device once, not in every cell."""
     from narl.train.environment import usable_device
@@ -178,10 +190,8 @@ def _check(place: Place) -> None:
 
 def _lines(found: list[Sorted], results: Path) -> list[str]:
     done, missing = [cell for one in found for cell in one.done], [cell for one in found for cell in one.missing]
-    impossible, stale = (
-        [pair for one in found for pair in one.impossible],
-        [pair for one in found for pair in one.stale],
-    )
+    impossible = [pair for one in found for pair in one.impossible]
+    stale = [pair for one in found for pair in one.stale]
     count = len(done) + len(missing) + len(impossible) + len(stale)
     lines = [f"{_counted(count, 'cell')}: {len(done)} with a result, {len(missing)} missing"]
     lines += [f"  {cell.task}, {cell.label}, seed {cell.seed}" for cell in missing]
