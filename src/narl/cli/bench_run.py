@@ -118,7 +118,7 @@ def run(
 
     A run that was stopped or killed goes on where it was. Look at the results with: narl bench show TABLE
 
-    narl bench run table1 --data cifar-10-batches-py --tasks symmetric-0.4 --seeds 3
+    narl bench run table1 --data CIFAR-10=cifar-10-batches-py --seeds 3
     """
     from narl.bench import grid, own_table, protocols
     from narl.bench.wanted import Wanted
