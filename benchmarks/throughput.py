@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from narl.bilevel import StepReport
 from narl.train import engine
 from narl.train.assembly import assemble
+from narl.train.courses import driven
 from narl.train.environment import environment, threads
 from narl.train.loop import Loop
 from narl.train.planning import Plan, plan
@@ -86,7 +87,7 @@ def table(rows: int, rounds: int, batch_size: int | None) -> dict[str, Any]:
         loops = [assemble(made[0]) for _ in range(rounds)]
         for loop in loops:
             bare.append(seconds(_bare_epoch(made[0], loop)))
-            ours.append(seconds(lambda: loop.run(Silent())))  # noqa: B023  called at once
+            ours.append(seconds(lambda: driven(loop.course(Silent()))))  # noqa: B023  called at once
     return {
         "rows": rows,
         "batch_size": made[0].recipe.batch_size,
@@ -148,7 +149,7 @@ def loader(device: str, steps: int, rounds: int, method: str) -> dict[str, Any]:
     with threads(made.recipe.threads), patch.object(engine, "STEPS_WORTH_COMPILING", 0):
         loop = assemble(made)
         watcher = Timed()
-        loop.run(watcher)
+        driven(loop.course(watcher))
         rows = torch.arange(100, device=loop.train.labels.device)
         x, y = made.encoder.finish(loop.train.pool.get(rows)), loop.train.labels[rows]
 

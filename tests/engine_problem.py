@@ -1,4 +1,4 @@
-"""Twins for tests of engines: the same model, method and batches, made twice."""
+"""Twins for tests of engines: the same model, method and batches, made twice; and graphs without a GPU."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 from narl import models
+from narl.bilevel import StepReport
 from narl.train import methods
-from narl.train.methods import Method, Setting
+from narl.train.engine.captured import CapturedEngine
+from narl.train.engine.iteration import Iteration
+from narl.train.methods import Method, Move, Setting
 
 CLASSES, SAMPLES, ROWS, CLEAN_ROWS, SIDE = 4, 60, 12, 9, 16
 
@@ -116,3 +120,37 @@ def apart(one: Any, other: Any) -> float:
         (float((a.double() - b.double()).abs().max() / b.double().abs().max().clamp(min=1e-3)) for a, b in pairs),
         default=0.0,
     )
+
+
+class Replayed:
+    """In place of a graph and of its report: runs the step on the batch that the engine has brought."""
+
+    def __init__(self, engine: CapturedEngine, move: Move) -> None:
+        self.engine, self.move, self.graph = engine, move, self
+        self.report: StepReport
+
+    def replay(self) -> None:
+        iteration, batch = self.engine._iteration, self.engine._batch
+        assert iteration is not None
+        assert batch is not None
+        clean = None if self.move.meta is None else self.engine._clean_batch
+        self.report = iteration.run(self.move, *batch, clean)
+
+
+def replay_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have captured engines run their steps where a GPU would replay them."""
+
+    def capture(self: CapturedEngine, move: Move, x: Tensor, y: Tensor, ids: Tensor) -> Any:
+        if self._iteration is None:
+            self._iteration = Iteration(self._model, self._optimizer)
+            self._batch = (x.clone(), y.clone(), ids.clone())
+        clean = None
+        if move.meta is not None:
+            assert self._clean is not None
+            clean = self._clean_batch = self._clean.example()
+            self._clean_batch = (clean[0].clone(), clean[1].clone())
+        self._iteration.refresh()
+        self._iteration.prepare(move, x, y, ids, clean)
+        return Replayed(self, move)
+
+    monkeypatch.setattr(CapturedEngine, "_capture", capture)

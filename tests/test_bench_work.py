@@ -81,7 +81,7 @@ def test_it_is_what_narl_train_gives(trained: Trained, tmp_path: Path) -> None:
 
 
 def test_a_second_call_trains_nothing(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("start", "resume"):
+    for name in ("starting", "resuming"):
         monkeypatch.setattr(session, name, lambda *_, **__: pytest.fail("it trains again"))
     written = trained.cell.result(trained.place.results)
     before = written.stat().st_mtime_ns
@@ -91,7 +91,7 @@ def test_a_second_call_trains_nothing(trained: Trained, monkeypatch: pytest.Monk
     assert written.stat().st_mtime_ns == before
 
 
-class StopAfter(Asked):  # type: ignore[misc]  # it is final for those who use it
+class StopAfter(Asked):
     """Asks to stop after so many steps, or after an epoch."""
 
     def __init__(self, steps: int = 0, epoch: int = 0) -> None:

@@ -9,27 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine_problem import ROWS, Twin, apart, twin
-from narl.bilevel import StepReport
+from engine_problem import ROWS, Twin, apart, replay_on_cpu, twin
 from narl.errors import NarlWarning, NonFiniteError
 from narl.train.engine.captured import CapturedEngine
-from narl.train.engine.iteration import Iteration
 from narl.train.methods import Move
-
-
-class Replayed:
-    """In place of a graph and of its report: runs the step on the batch that the engine has brought."""
-
-    def __init__(self, engine: CapturedEngine, move: Move) -> None:
-        self.engine, self.move, self.graph = engine, move, self
-        self.report: StepReport
-
-    def replay(self) -> None:
-        iteration, batch = self.engine._iteration, self.engine._batch
-        assert iteration is not None
-        assert batch is not None
-        clean = None if self.move.meta is None else self.engine._clean_batch
-        self.report = iteration.run(self.move, *batch, clean)
 
 
 def engine_of(one: Twin, *, compiled: bool = False) -> CapturedEngine:
@@ -38,20 +21,7 @@ def engine_of(one: Twin, *, compiled: bool = False) -> CapturedEngine:
 
 @pytest.fixture
 def replaying(monkeypatch: pytest.MonkeyPatch) -> None:
-    def capture(self: CapturedEngine, move: Move, x: Tensor, y: Tensor, ids: Tensor) -> Any:
-        if self._iteration is None:
-            self._iteration = Iteration(self._model, self._optimizer)
-            self._batch = (x.clone(), y.clone(), ids.clone())
-        clean = None
-        if move.meta is not None:
-            assert self._clean is not None
-            clean = self._clean_batch = self._clean.example()
-            self._clean_batch = (clean[0].clone(), clean[1].clone())
-        self._iteration.refresh()
-        self._iteration.prepare(move, x, y, ids, clean)
-        return Replayed(self, move)
-
-    monkeypatch.setattr(CapturedEngine, "_capture", capture)
+    replay_on_cpu(monkeypatch)
 
 
 @pytest.mark.usefixtures("replaying")

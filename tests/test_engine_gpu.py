@@ -19,6 +19,7 @@ from narl.models import get as model_of
 from narl.train import plan, start
 from narl.train.engine import make
 from narl.train.engine.captured import CapturedEngine
+from narl.train.engine.stack import Stack
 from narl.train.settings import Settings
 
 pytestmark = pytest.mark.gpu
@@ -219,3 +220,34 @@ def test_auto_takes_graphs_on_a_gpu() -> None:
     assert isinstance(made, CapturedEngine)
     eager = make("eager", one.method, one.model, one.optimizer, None, rows=ROWS, steps=10)
     assert not isinstance(eager, CapturedEngine)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["captured", "compiled"])
+@pytest.mark.parametrize(
+    "names", [("CE", "GCE", "JS", "PolySoft"), ("A-GCE", "A-SL", "MW-Net")], ids=["fixed", "learned"]
+)
+def test_a_stack_over_50_steps(names: tuple[str, ...], compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("narl.train.engine.STEPS_WORTH_COMPILING", 0 if compiled else STEPS + 1)
+    options: dict[str, Any] = {"every": 2, "adjuster_weight_decay": 0.0} if names[0].startswith("A-") else {}
+    own, stacked = (
+        [twin(name, device="cuda", steps=STEPS, rate=0.02, dtype=torch.float64, **options) for name in names]
+        for _ in range(2)
+    )
+    stack = Stack(len(names))
+    seats = [
+        stack.seat("auto", one.method, one.model, one.optimizer, one.clean, rows=ROWS, steps=STEPS) for one in stacked
+    ]
+    for number in range(STEPS):
+        for one in (*own, *stacked):
+            one.optimizer.param_groups[0]["lr"] = 0.02 * (1 - number / (2 * STEPS))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", NarlWarning)  # nothing falls back
+            found = stack.step(seats, [one.batches[number] for one in stacked])
+        for one, report in zip(own, found, strict=True):
+            expected = one.method.step(*one.batches[number])
+            assert abs(float(report.loss - expected.loss)) < 1e-4
+            assert (report.meta_loss is None) == (expected.meta_loss is None)
+    stack.check()
+    for one, other in zip(stacked, own, strict=True):
+        assert apart(one.model.state_dict().values(), other.model.state_dict().values()) < 1e-4
+        assert apart(one.learned, other.learned) < 1e-3

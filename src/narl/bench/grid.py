@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol as Interface
 from typing import final
@@ -21,6 +21,7 @@ from narl.bench.cells import Cell
 from narl.bench.protocols import Protocol
 from narl.bench.runs import Run
 from narl.bench.sharing import shared_gpus
+from narl.bench.stacks import stacked
 from narl.bench.work import STOPPED, Place, difference, epochs_done, other_adjusters, reason_against
 from narl.errors import OptionError
 
@@ -82,8 +83,10 @@ def sort(cells: Iterable[Cell], protocol: Protocol, place: Place) -> Sorted:
     return Sorted(tuple(done), tuple(missing), tuple(impossible), tuple(stale))
 
 
-def train(cells: Mapping[Cell, Protocol], place: Place, watcher: Watcher, at_once: int | None = None) -> bool:
-    """Train cells, each in a process of its own; those that fail do not stop the others.
+def train(
+    cells: Mapping[Cell, Protocol], place: Place, watcher: Watcher, at_once: int | None = None, *, stack: int = 1
+) -> bool:
+    """Train cells, each in a process of its own or several as one; those that fail do not stop the others.
 
     Ctrl-C or a polite kill ends all workers with a checkpoint; what is killed impolitely goes on from its last one.
 
@@ -91,7 +94,8 @@ def train(cells: Mapping[Cell, Protocol], place: Place, watcher: Watcher, at_onc
         cells: the missing ones, each with its table.
         place: where to.
         watcher: who wants to see.
-        at_once: how many on each GPU; None: several where GPUs can be shared, else one.
+        at_once: how many processes on each GPU; None: several where GPUs can be shared, else one.
+        stack: how many cells a process trains as one, where they go together; should that fail, each is trained alone.
 
     Returns:
         Whether all have a result; False also if it was stopped.
@@ -105,7 +109,7 @@ def train(cells: Mapping[Cell, Protocol], place: Place, watcher: Watcher, at_onc
                 f"{folder} cannot be written: {error.strerror or error}; choose another folder"
             ) from error
     with shared_gpus(place.device, at_once) as slots, _polite_kills():
-        return _Workers(slots, cells, place, watcher).train()
+        return _Workers(slots, cells, place, watcher).train(stacked(cells, place, stack))
 
 
 @contextlib.contextmanager
@@ -128,12 +132,12 @@ def _polite_kills() -> Iterator[None]:
 @final
 @dataclass(eq=False)
 class _Worker:
-    cell: Cell
+    cells: tuple[Cell, ...]
     process: subprocess.Popen[str]
     slot: int
     log: Path
     tries: int
-    epoch: int = 0
+    epochs: dict[Cell, int] = field(default_factory=dict)
 
 
 @final
@@ -146,14 +150,15 @@ class _Workers:
         self._slots, self._cells, self._place, self._watcher = slots, cells, place, watcher
         self._free = list(range(len(slots)))
         self._busy: list[_Worker] = []
+        self._waiting: list[tuple[Cell, ...]] = []
 
-    def train(self) -> bool:
-        """All cells; see :func:`train`."""
-        waiting, failed = list(self._cells), 0
+    def train(self, jobs: Sequence[tuple[Cell, ...]]) -> bool:
+        """All cells, those of a job in one process; see :func:`train`."""
+        self._waiting, failed = list(jobs), 0
         try:
-            while waiting or self._busy:
-                while waiting and self._free:
-                    self._begin(waiting.pop(0))
+            while self._waiting or self._busy:
+                while self._waiting and self._free:
+                    self._begin(self._waiting.pop(0))
                 time.sleep(_LOOK)
                 failed += sum(not self._look(worker) for worker in list(self._busy))
         except BaseException:
@@ -161,9 +166,9 @@ class _Workers:
             raise
         return failed == 0
 
-    def _begin(self, cell: Cell, tries: int = 1) -> None:
+    def _begin(self, cells: tuple[Cell, ...], tries: int = 1) -> None:
         slot = self._free.pop(0)
-        log = self._place.work / f"{cell.slug}.log"
+        log = self._place.work / f"{cells[0].slug}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("a") as output:
             process = subprocess.Popen(
@@ -175,36 +180,43 @@ class _Workers:
                 env={**os.environ, **self._slots[slot]},
                 start_new_session=True,  # Ctrl-C is for this process, which passes it on
             )
-        self._busy.append(_Worker(cell, process, slot, log, tries))  # first: from now on it is stopped with the others
+        self._busy.append(_Worker(cells, process, slot, log, tries))  # first: from now on it is stopped with the others
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError), process.stdin as asked:
-            protocol = protocols.to_json(self._cells[cell])
-            json.dump({"cell": cell.to_json(), "protocol": protocol, "place": self._place.to_json()}, asked)
-        self._watcher.began(cell)
+            wanted = [{"cell": cell.to_json(), "protocol": protocols.to_json(self._cells[cell])} for cell in cells]
+            json.dump({"cells": wanted, "place": self._place.to_json()}, asked)
+        for cell in cells:
+            self._watcher.began(cell)
 
     def _look(self, worker: _Worker) -> bool:
-        """Whether all is well with a worker: it goes on, or it has ended with a result."""
+        """Whether all is well with a worker: it goes on, or it has ended with results, or its cells are tried again."""
         code = worker.process.poll()
         if code is None:
             self._tell_progress(worker)
             return True
         self._busy.remove(worker)
         self._free.append(worker.slot)
-        written = worker.cell.result(self._place.results)
-        if code == 0 and written.exists():
-            self._watcher.ended(worker.cell, runs.read_file(written))
+        left = tuple(cell for cell in worker.cells if not cell.result(self._place.results).exists())
+        for cell in worker.cells:
+            if cell not in left:
+                self._watcher.ended(cell, runs.read_file(cell.result(self._place.results)))
+        if not left:
             return True
         if code in (-signal.SIGKILL, -signal.SIGTERM, STOPPED) and worker.tries < _TRIES:
-            self._begin(worker.cell, worker.tries + 1)  # goes on from its checkpoint
+            self._begin(left, worker.tries + 1)  # goes on from its checkpoint
             return True
-        self._watcher.failed(worker.cell, _reason(worker.log, code), worker.log)
+        if len(worker.cells) > 1:
+            self._waiting[:0] = [(cell,) for cell in left]  # what one cannot do ends all of a stack
+            return True
+        self._watcher.failed(left[0], _reason(worker.log, code), worker.log)
         return False
 
     def _tell_progress(self, worker: _Worker) -> None:
-        epoch = epochs_done(worker.cell, self._place)
-        if epoch > worker.epoch:
-            worker.epoch = epoch
-            self._watcher.moved(worker.cell, epoch)
+        for cell in worker.cells:
+            epoch = epochs_done(cell, self._place)
+            if epoch > worker.epochs.get(cell, 0):
+                worker.epochs[cell] = epoch
+                self._watcher.moved(cell, epoch)
 
     def _stop(self) -> None:
         """Ask all to save and leave; whoever does not, or is asked twice, is killed."""

@@ -7,7 +7,6 @@ from typing import Any, final
 from narl.bilevel import StepReport
 
 
-@final
 class Asked:
     """An observer that shows nothing. Set ``stop``, and the training saves and leaves.
 
@@ -36,3 +35,30 @@ class Asked:
 
     def after_epoch(self, record: dict[str, Any]) -> None:
         """Nothing to show."""
+
+
+@final
+class Latch(Asked):
+    """An observer of trainings that go side by side: between two looks all of them hear the same.
+
+    Args:
+        asked: whom somebody may ask to stop, at any moment.
+
+    Example:
+        >>> asked = Asked()
+        >>> latch = Latch(asked)
+        >>> asked.stop = True
+        >>> latch.wants_stop()
+        False
+        >>> latch.look()
+        >>> latch.wants_stop()
+        True
+    """
+
+    def __init__(self, asked: Asked) -> None:
+        super().__init__()
+        self._asked = asked
+
+    def look(self) -> None:
+        """See whether somebody asked."""
+        self.stop = self._asked.stop

@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import warnings
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -19,10 +20,12 @@ from narl.bench.fixed_losses import hyperparameters
 from narl.bench.noise_labels import labels_of
 from narl.bench.protocols import Protocol
 from narl.bench.runs import Run
-from narl.bench.stopping import Asked
+from narl.bench.stopping import Asked, Latch
 from narl.errors import NarlError, NarlWarning, OptionError, RunFolderError, UnknownNameError
 from narl.train import methods, session
 from narl.train.adjusters import load_adjusters
+from narl.train.courses import Course, driven, driven_as_one
+from narl.train.engine.stack import Stack
 from narl.train.keeper import Observer
 from narl.train.planning import Plan, plan
 from narl.train.run_folder import RunFolder
@@ -173,6 +176,37 @@ def train(cell: Cell, protocol: Protocol, place: Place, observer: Observer | Non
     Returns:
         How it ended; None if the observer wanted to stop.
     """
+    return driven(training(cell, protocol, place, observer))
+
+
+def train_as_one(cells: Mapping[Cell, Protocol], place: Place, asked: Asked) -> list[Run | None]:
+    """Train several cells side by side, each step of all of them as one; see :mod:`narl.train.engine.stack`.
+
+    Args:
+        cells: that go together: see :func:`narl.bench.stacks.stacked`; each with its table.
+        place: where to.
+        asked: who may want to stop.
+
+    Returns:
+        How each ended; None for all if they were stopped.
+    """
+    stack, latch = Stack(len(cells)), Latch(asked)
+    courses = [training(cell, protocol, place, latch, stack) for cell, protocol in cells.items()]
+    return driven_as_one(courses, stack, latch.look)
+
+
+def training(
+    cell: Cell, protocol: Protocol, place: Place, observer: Observer | None = None, stack: Stack | None = None
+) -> Course[Run | None]:
+    """What :func:`train` does, step by step as somebody drives it.
+
+    Args:
+        cell: what to train.
+        protocol: the table that it is of.
+        place: where to.
+        observer: who wants to see it go on.
+        stack: where the steps of several cells become one; None: the steps are the cell's own.
+    """
     written = cell.result(place.results)
     if written.exists():
         return runs.read_file(written)
@@ -182,9 +216,9 @@ def train(cell: Cell, protocol: Protocol, place: Place, observer: Observer | Non
     made = plan(settings)
     if (folder / "config.json").exists():
         _check_unchanged(folder, made)
-        outcome = session.resume(folder, observer=observer, tensorboard=False)
+        outcome = yield from session.resuming(folder, observer=observer, tensorboard=False, stack=stack)
     else:
-        outcome = session.start(made, folder, observer=observer, tensorboard=False)
+        outcome = yield from session.starting(made, folder, observer=observer, tensorboard=False, stack=stack)
     if not outcome.finished:
         return None
     made = replace(made, settings=replace(settings, options=outcome.summary["options"]))
@@ -232,17 +266,22 @@ def _until_told() -> Asked:
 
 
 def main() -> int:
-    """Train the cell that standard input describes."""
+    """Train the cell that standard input describes, or several as one."""
     asked = json.load(sys.stdin)
     warnings.simplefilter("ignore")
     warnings.simplefilter("always", NarlWarning)
     try:
-        protocol, place = protocols.from_json(asked["protocol"]), Place.from_json(asked["place"])
-        run = train(Cell.from_json(asked["cell"]), protocol, place, _until_told())
+        place = Place.from_json(asked["place"])
+        cells = {Cell.from_json(one["cell"]): protocols.from_json(one["protocol"]) for one in asked["cells"]}
+        found = (
+            train_as_one(cells, place, _until_told())
+            if len(cells) > 1
+            else [train(cell, protocol, place, _until_told()) for cell, protocol in cells.items()]
+        )
     except NarlError as error:
         print(f"narl: {error}", file=sys.stderr)  # noqa: T201  goes to the cell's log
         return 2
-    return 0 if run is not None else STOPPED
+    return STOPPED if None in found else 0
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ The counterpart of :mod:`narl.bilevel.passes`: traced once at one batch shape, w
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
@@ -119,6 +120,8 @@ class CleanSlope:
     Args:
         logits: an example, ``(N, c)``.
         targets: an example.
+        trainings: how many stand side by side, R: logits ``(N, R·c)``, targets ``(N, R)`` or ``(N, R, c)``, and each
+            has a mean of its own; None: the batch is one training's.
         compile: makes a fast function of a graph; None: the graph runs as it is.
 
     Example:
@@ -128,12 +131,15 @@ class CleanSlope:
                 [ 0.2500, -0.2500]])
     """
 
-    def __init__(self, logits: Tensor, targets: Tensor, *, compile: Compile | None = None) -> None:
-        graph = _traced(_cross_entropy, logits, targets)
+    def __init__(
+        self, logits: Tensor, targets: Tensor, *, trainings: int | None = None, compile: Compile | None = None
+    ) -> None:
+        function = _cross_entropy if trainings is None else functools.partial(_cross_entropies, trainings)
+        graph = _traced(function, logits, targets)
         self._function: Any = graph if compile is None else compile(graph)
 
     def __call__(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """The slope ``(N, c)`` and the loss."""
+        """The slope, as the logits, and the loss: one number, or one for each training, ``(R,)``."""
         slope, loss = self._function(logits, targets)
         return slope, loss
 
@@ -141,7 +147,20 @@ class CleanSlope:
 def _cross_entropy(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     leaf = logits.detach().requires_grad_()
     with torch.enable_grad():
-        classes = targets if targets.is_floating_point() else targets.long()
-        loss = F.cross_entropy(at_least_float32(leaf), classes)
+        loss = F.cross_entropy(at_least_float32(leaf), _classes(targets))
         (slope,) = torch.autograd.grad(loss, leaf)
     return slope.detach(), loss.detach()
+
+
+def _cross_entropies(trainings: int, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    leaf = logits.detach().requires_grad_()
+    with torch.enable_grad():
+        apart = at_least_float32(leaf).reshape(len(leaf) * trainings, -1)
+        each = F.cross_entropy(apart, _classes(targets).flatten(0, 1), reduction="none")
+        losses = each.reshape(-1, trainings).mean(dim=0)
+        (slope,) = torch.autograd.grad(losses.sum(), leaf)
+    return slope.detach(), losses.detach()
+
+
+def _classes(targets: Tensor) -> Tensor:
+    return targets if targets.is_floating_point() else targets.long()

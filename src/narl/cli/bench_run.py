@@ -96,11 +96,19 @@ def run(
     at_once: Annotated[
         int | None,
         typer.Option(
-            help="Trainings on one GPU, or jobs on the cluster, at a time.",
+            help="Processes on one GPU, or jobs on the cluster, at a time.",
             rich_help_panel=_WHERE,
             show_default="6 on a GPU that MPS shares, else 1; 16 jobs",
         ),
     ] = None,
+    stack: Annotated[
+        int,
+        typer.Option(
+            help="Trainings of a process that are done as one where they go together: a small network fills a GPU "
+            "only in company.",
+            rich_help_panel=_WHERE,
+        ),
+    ] = 1,
     slurm: Annotated[
         bool, typer.Option("--slurm", help="Give the cells to a Slurm cluster, a job each.", rich_help_panel=_SLURM)
     ] = False,
@@ -126,6 +134,10 @@ def run(
 
     if seeds < 1:
         raise OptionError(f"--seeds {seeds} trains nothing: give at least 1")
+    if stack < 1:
+        raise OptionError(f"--stack {stack} trains nothing: give at least 1")
+    if stack > 1 and slurm:
+        raise OptionError("--stack is for one machine, --slurm gives a job to each cell: leave out one of them")
     if not 0 <= heldout < 1:
         raise OptionError(f"--heldout {heldout:g} is no share of the clean set: give a number from 0 to below 1")
     place = Place(
@@ -152,7 +164,7 @@ def run(
         asked = {"at_once": at_once or _JOBS, "hours": hours, "partition": partition, "gpus": gpus, "cpus": cpus}
         _submit(missing, place, {**asked, "memory_gb": memory})
     else:
-        _train(missing, place, at_once)
+        _train(missing, place, at_once, stack)
 
 
 def _sources(data: list[str]) -> tuple[tuple[str, str], ...]:
@@ -210,12 +222,12 @@ def _counted(count: int, word: str) -> str:
     return f"{count} {word}" + ("" if count == 1 else "s")
 
 
-def _train(cells: Mapping[Cell, Protocol], place: Place, at_once: int | None) -> None:
+def _train(cells: Mapping[Cell, Protocol], place: Place, at_once: int | None, stack: int) -> None:
     from narl.bench import grid
     from narl.cli.grid_progress import GridProgress
 
     with GridProgress(cells) as progress:
-        whole = grid.train(cells, place, progress, at_once)
+        whole = grid.train(cells, place, progress, at_once, stack=stack)
     if not whole:
         raise typer.Exit(_FAILED)
 

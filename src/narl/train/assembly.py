@@ -12,6 +12,7 @@ from narl.data.samples import Samples
 from narl.errors import OptionError
 from narl.train import engine
 from narl.train.batches import CleanBatches, Part
+from narl.train.engine.stack import Stack
 from narl.train.loop import Loop
 from narl.train.planning import Plan, method_for, optimizer_for
 from narl.train.prepare import Sets
@@ -21,7 +22,12 @@ Counter = Callable[[int, int], None]
 _WHOLE = 300  # clean samples up to which a meta step looks at all of them
 
 
-def assemble(plan: Plan, on_decoded: Counter | None = None, processes: Processes | None = None) -> Loop:
+def assemble(
+    plan: Plan,
+    on_decoded: Counter | None = None,
+    processes: Processes | None = None,
+    stack: Stack | None = None,
+) -> Loop:
     """A loop at its first step.
 
     Args:
@@ -29,6 +35,7 @@ def assemble(plan: Plan, on_decoded: Counter | None = None, processes: Processes
         on_decoded: called with the number of training images decoded so far, and of all, while they are brought into
             memory.
         processes: who trains together; None: this process alone.
+        stack: where the steps of several trainings become one; None: the steps are the loop's own.
 
     Returns:
         The loop.
@@ -61,7 +68,7 @@ def assemble(plan: Plan, on_decoded: Counter | None = None, processes: Processes
         model=model,
         optimizer=optimizer,
         method=method,
-        engine=engine.make(
+        engine=(engine.make if stack is None else stack.seat)(
             settings.engine,
             method,
             model,

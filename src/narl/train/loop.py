@@ -26,6 +26,7 @@ from narl.data.augmentation import Augmentation
 from narl.data.pools import FilePool
 from narl.errors import CheckpointError, NonFiniteError, OptionError
 from narl.train.batches import Finish, Part, evaluation_batch, mixed, shuffled, sizes
+from narl.train.courses import Batch, Course
 from narl.train.distributed import even_out
 from narl.train.engine import Engine
 from narl.train.evaluate import Evaluation, logits_of, separation
@@ -99,7 +100,7 @@ class Loop:
         """Whether all epochs are done, or patience has run out."""
         return self.epoch >= self.epochs or self._out_of_patience()
 
-    def run(self, watcher: Watcher) -> bool:
+    def course(self, watcher: Watcher) -> Course[bool]:
         """Train until the end, or until the watcher wants to stop.
 
         Returns:
@@ -107,7 +108,7 @@ class Loop:
         """
         with self._own_random_state():
             while not self.finished:
-                if not self._run_epoch(watcher):
+                if not (yield from self._epoch(watcher)):
                     watcher.checkpoint(self.state())
                     return False
             return True
@@ -151,11 +152,11 @@ class Loop:
         self._values = {name: value.to(device) for name, value in state["values"].items()}
         self.history, self.by_class, self.selected = state["history"], state["by_class"], state["selected"]
 
-    def _run_epoch(self, watcher: Watcher) -> bool:
+    def _epoch(self, watcher: Watcher) -> Course[bool]:
         batches = self._batches()
         own = [rows[self.processes.share(len(rows))] for rows in batches[self.step_of_epoch :]]
         for x in self._read(own):
-            self._step(x, batches[self.step_of_epoch], watcher)
+            yield from self._step(x, batches[self.step_of_epoch], watcher)
             if self.step_of_epoch < len(batches):
                 if watcher.wants_stop():
                     return False
@@ -173,13 +174,13 @@ class Loop:
         for _ in batches:
             yield self.processes.together(lambda: next(stream))
 
-    def _step(self, x: Tensor, rows: Tensor, watcher: Watcher) -> None:
+    def _step(self, x: Tensor, rows: Tensor, watcher: Watcher) -> Course[None]:
         self.model.train()
         self.schedule.apply(self.optimizer, self.learning_rate, self.epoch * self._steps + self.step_of_epoch)
         share, total = self.processes.share(len(rows)), len(rows)
         rows = rows[share]
         inputs = self._finish(self._augment(x, self._generator, share, total))
-        report = self.engine.step(inputs, self.train.labels[rows], rows)
+        report = yield Batch(self.engine, inputs, self.train.labels[rows], rows)
         self._sums["loss"] += report.loss * total
         if report.meta_loss is not None:
             self._sums["meta_loss"] += report.meta_loss

@@ -14,8 +14,10 @@ from narl.errors import NarlError, OptionError, RunFolderError
 from narl.train import checkpoint, methods, tuning
 from narl.train.adjusters import keep_adjusters, kept_adjusters, load_adjusters
 from narl.train.assembly import assemble
+from narl.train.courses import Course, driven
 from narl.train.defaults import Recipe
 from narl.train.distributed import check_same, tree_of_first
+from narl.train.engine.stack import Stack
 from narl.train.environment import environment, threads
 from narl.train.following import Together
 from narl.train.keeper import Keeper, Observer, Unobserved
@@ -80,16 +82,45 @@ def start(
         >>> again.remarks
         ('the run was finished already',)
     """
+    return driven(
+        starting(plan, out, overwrite=overwrite, observer=observer, tensorboard=tensorboard, processes=processes)
+    )
+
+
+def starting(
+    plan: Plan,
+    out: Path,
+    *,
+    overwrite: bool = False,
+    observer: Observer | None = None,
+    tensorboard: bool = True,
+    processes: Processes | None = None,
+    stack: Stack | None = None,
+) -> Course[Outcome]:
+    """What :func:`start` does, step by step as somebody drives it.
+
+    Args:
+        plan: what to do.
+        out: the run's folder.
+        overwrite: replace a run that is there.
+        observer: who wants to see it go on.
+        tensorboard: also write what TensorBoard shows, where it is installed.
+        processes: who trains together.
+        stack: where the steps of several trainings become one; None: the steps are the run's own.
+    """
     # First: samples that cannot be read leave no folder behind, and replace no run that is there.
     processes, observer = processes or Processes.alone(), observer or Unobserved()
     _check_together(plan, processes)
     with threads(plan.recipe.threads):
-        loop: Loop | None = assemble(plan, observer.decoded, processes)
+        loop: Loop | None = assemble(plan, observer.decoded, processes, stack)
     if plan.settings.tune:
         loop = None  # made once more, with what is chosen
-    folder = processes.first(lambda: _new_folder(plan, out, overwrite=overwrite, processes=processes.count))
+    size = 1 if stack is None else stack.size
+    folder = processes.first(
+        lambda: _new_folder(plan, out, overwrite=overwrite, processes=processes.count, stacked=size)
+    )
     try:
-        return _train(plan, out, folder, observer, tensorboard, processes, loop)
+        return (yield from _train(plan, out, folder, observer, tensorboard, processes, loop))
     except RunFolderError:
         raise  # a full disk: the run goes on when there is room
     except NarlError:
@@ -111,6 +142,26 @@ def resume(
 
     Returns:
         How it ended; at once if it was finished.
+    """
+    return driven(resuming(run, observer=observer, tensorboard=tensorboard, processes=processes))
+
+
+def resuming(
+    run: Path,
+    *,
+    observer: Observer | None = None,
+    tensorboard: bool = True,
+    processes: Processes | None = None,
+    stack: Stack | None = None,
+) -> Course[Outcome]:
+    """What :func:`resume` does, step by step as somebody drives it.
+
+    Args:
+        run: its folder.
+        observer: who wants to see it go on.
+        tensorboard: also write what TensorBoard shows, where it is installed.
+        processes: who goes on together.
+        stack: where the steps of several trainings become one; None: the steps are the run's own.
     """
     processes = processes or Processes.alone()
     folder = processes.first(lambda: RunFolder.open(run))
@@ -135,7 +186,7 @@ def resume(
     _check_together(made, processes)
     if stored["encoder"] is None:
         processes.first(lambda: _complete(_there(folder), made, load_adjusters(made.settings.adjusters)))
-    return _train(made, run, folder, observer or Unobserved(), tensorboard, processes)
+    return (yield from _train(made, run, folder, observer or Unobserved(), tensorboard, processes, stack=stack))
 
 
 def _stored(folder: RunFolder) -> dict[str, Any]:
@@ -181,11 +232,13 @@ def _state(plan: Plan) -> Any:
     return json.loads(json.dumps(plan.encoder.state()))
 
 
-def _new_folder(plan: Plan, out: Path, *, overwrite: bool = False, processes: int = 1) -> RunFolder:
+def _new_folder(plan: Plan, out: Path, *, overwrite: bool = False, processes: int = 1, stacked: int = 1) -> RunFolder:
     with threads(plan.recipe.threads):
         where = environment("cpu" if plan.recipe.device == "cpu" else "cuda")
     if processes > 1:
         where["processes"] = processes
+    if stacked > 1:
+        where["stacked"] = stacked  # its seconds are those of all
     learned = load_adjusters(plan.settings.adjusters)  # they may be the ones of the run that gives way
     folder = RunFolder.create(out, config=plan.describe(), environment=where, overwrite=overwrite)
     _complete(folder, plan, learned)
@@ -206,17 +259,18 @@ def _train(
     tensorboard: bool,
     processes: Processes,
     loop: Loop | None = None,
-) -> Outcome:
+    stack: Stack | None = None,
+) -> Course[Outcome]:
     """Train on; only the first process has the folder."""
-    with ExitStack() as stack:
-        processes.first(lambda: stack.enter_context(_there(folder).lock()))
-        stack.enter_context(threads(plan.recipe.threads))
+    with ExitStack() as held:
+        processes.first(lambda: held.enter_context(_there(folder).lock()))
+        held.enter_context(threads(plan.recipe.threads))
         if plan.settings.tune:
             chosen = _tune(plan, _there(folder), observer)
             if chosen is None:
                 return Outcome(path, False, {})
             plan = replace(plan, settings=replace(plan.settings, options={**plan.settings.options, **chosen}))
-        trained = assemble(plan, observer.decoded, processes) if loop is None else loop
+        trained = assemble(plan, observer.decoded, processes, stack) if loop is None else loop
         found = processes.first(lambda: _there(folder).checkpoints.latest())
         tree = tree_of_first(processes, found.tree if found else None)
         if tree is not None:
@@ -227,7 +281,7 @@ def _train(
         keeper = processes.first(lambda: _keeper(plan, _there(folder), trained, observer, tensorboard))
         try:
             together = Together(processes, keeper, observer)
-            finished = trained.run(together if keeper is None or processes.count > 1 else keeper)
+            finished = yield from trained.course(together if keeper is None or processes.count > 1 else keeper)
             summary = processes.first(lambda: _conclude(plan, _there(folder), trained)) if finished else None
         finally:
             if keeper is not None:
@@ -276,7 +330,7 @@ def _tune(plan: Plan, folder: RunFolder, observer: Observer) -> dict[str, float]
         child = RunFolder.open(path) if (path / "config.json").exists() else _new_folder(part, path)
         if (child.path / "summary.json").exists():
             return True
-        return _train(part, path, child, observer, False, Processes.alone()).finished
+        return driven(_train(part, path, child, observer, False, Processes.alone())).finished
 
     return tuning.choose(folder, methods.get(str(plan.recipe.method)).grid(), train)
 

@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
-from narl.bilevel import MetaStep, StepReport
+from narl.bilevel import StepReport
 from narl.bilevel.flat import Layout
 from narl.bilevel.optimizers import fill_state, trained_parameters
 from narl.bilevel.passes import Compile, Left, Passes
 from narl.bilevel.slopes import CleanSlope, Slopes
 from narl.errors import NonFiniteError, OptionError, TangentError
 from narl.train.engine.rates import Rates
-from narl.train.methods import Move
+from narl.train.methods import LookAhead, Move
 
 _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}
 
@@ -117,7 +117,7 @@ class Iteration:
                 self._guard(move.meta.adjuster_optimizer)
             logits = self._try(clean[0], tangents=False).logits
             if self._clean is None:
-                self._clean = CleanSlope(logits, clean[1], compile=self._compile)
+                self._clean = CleanSlope(logits, clean[1], trainings=move.trainings, compile=self._compile)
             self._clean(logits, clean[1])
 
     def _needs_tangents(self, move: Move) -> bool:
@@ -181,7 +181,7 @@ class Iteration:
 
     def _move_adjuster(
         self,
-        meta: MetaStep,
+        meta: LookAhead,
         passes: Passes,
         left: Left,
         x: Tensor,
@@ -204,7 +204,7 @@ class Iteration:
         shift = self._shift(passes, left, x, self._layout.parted(direction))
         self._watch_product(slope, shift, gradient, direction)
         found = slopes.response(left.logits, y, ids, shift)
-        self._watch(meta_loss + get_total_norm(found))
+        self._watch(meta_loss.sum() + get_total_norm(found))
         learned = [p for p in meta.adjuster.parameters() if p.requires_grad]
         for parameter, value in self._learned_rates.decayed(dict(zip(learned, found, strict=True))).items():
             parameter.grad = value
@@ -216,7 +216,7 @@ class Iteration:
         """How the logits move with the weights."""
         return passes.tangent(left, direction)
 
-    def _virtual(self, meta: MetaStep, gradient: Tensor) -> tuple[Tensor, Tensor | float]:
+    def _virtual(self, meta: LookAhead, gradient: Tensor) -> tuple[Tensor, Tensor | float]:
         """Weights after the optimiser's step, flat, and the step's derivative."""
         (group,) = self._optimizer.param_groups
         states = [self._optimizer.state[parameter] for parameter in self._trained.values()]

@@ -5,15 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from narl.adjuster import Adjuster, margin
-from narl.bilevel import MetaStep, Processes, StepReport
+from narl.bilevel import Processes, StepReport
 from narl.bilevel.calls import Inputs
+from narl.bilevel.optimizers import Rule
 from narl.errors import CheckpointError, OptionError
 from narl.train.methods.descent import descend
 
@@ -69,6 +70,22 @@ class Setting:
         return len(self.class_counts)
 
 
+class LookAhead(Protocol):
+    """What moves a learned loss, as :class:`narl.MetaStep` does."""
+
+    @property
+    def rule(self) -> Rule:
+        """The classifier's virtual step."""
+
+    @property
+    def adjuster(self) -> Any:
+        """The module that is learned."""
+
+    @property
+    def adjuster_optimizer(self) -> Optimizer:
+        """What moves it."""
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class Move:
@@ -80,6 +97,8 @@ class Move:
         observe: ``(logits, y, ids)`` to values by name and margins, each ``(N,)``; once a step.
         learned: the module whose ``loss`` and ``observe`` these are, if it is one that is learned.
         meta: what moves the learned loss first, in meta steps.
+        trainings: how many this is a step of, with logits side by side (:mod:`narl.train.engine.stack`); None: a step
+            like any other.
 
     Example:
         >>> Move((), nn.functional.cross_entropy, lambda logits, y, ids: ({}, margin(logits, y))).meta is None
@@ -90,7 +109,8 @@ class Move:
     loss: Callable[..., Tensor]
     observe: Callable[..., tuple[dict[str, Tensor], Tensor]]
     learned: nn.Module | None = None
-    meta: MetaStep | None = None
+    meta: LookAhead | None = None
+    trainings: int | None = None
 
 
 class Method(ABC):

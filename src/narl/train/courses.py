@@ -1,0 +1,106 @@
+"""A training as a coroutine: it asks for one step after the other, whoever drives it does them.
+
+So one process can go through several trainings side by side, and do a step of all of them as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar, final
+
+from torch import Tensor
+
+from narl.bilevel import StepReport
+from narl.train.engine import Engine
+from narl.train.engine.stack import Seat, Stack
+
+T = TypeVar("T")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """What the next step is done on, and by whom.
+
+    Args:
+        engine: of the training that asks.
+        x: inputs ``(N, …)``.
+        y: given labels.
+        ids: the samples' positions in the training set, ``(N,)``.
+    """
+
+    engine: Engine
+    x: Any
+    y: Tensor
+    ids: Tensor
+
+
+Course: TypeAlias = Generator[Batch, StepReport, T]
+
+
+def driven(course: Course[T]) -> T:
+    """Go through a training, each step done by its own engine.
+
+    Args:
+        course: at its beginning.
+
+    Returns:
+        What it returns at its end.
+    """
+    try:
+        batch = next(course)
+        while True:
+            try:
+                report = batch.engine.step(batch.x, batch.y, batch.ids)
+            except BaseException as error:
+                batch = course.throw(error)  # the training cleans up, and the error comes back
+            else:
+                batch = course.send(report)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+def driven_as_one(courses: Sequence[Course[T]], stack: Stack, between: Callable[[], None] = lambda: None) -> list[T]:
+    """Go through several trainings side by side, a step of each at a time, which the stack does as one.
+
+    What goes wrong in one of them ends all, each as if it had been interrupted: they can be resumed.
+
+    Args:
+        courses: at their beginnings, with seats in the stack.
+        stack: that does their steps.
+        between: called before each step.
+
+    Returns:
+        What each returns at its end.
+    """
+    results: dict[int, T] = {}
+    waiting: dict[int, Batch] = {}
+
+    def advance(number: int, report: StepReport | None) -> None:
+        try:
+            course = courses[number]
+            waiting[number] = next(course) if report is None else course.send(report)
+        except StopIteration as end:
+            waiting.pop(number, None)
+            results[number] = end.value
+
+    try:
+        for number in range(len(courses)):
+            advance(number, None)
+        while waiting:
+            between()
+            seats = [_seat(batch) for batch in waiting.values()]
+            reports = stack.step(seats, [(batch.x, batch.y, batch.ids) for batch in waiting.values()])
+            for number, report in zip(list(waiting), reports, strict=True):
+                advance(number, report)
+    finally:
+        for course in courses:
+            course.close()
+    return [results[number] for number in range(len(courses))]
+
+
+def _seat(batch: Batch) -> Seat:
+    assert isinstance(batch.engine, Seat), "a training that is to be stacked needs a seat"
+    return batch.engine

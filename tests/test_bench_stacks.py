@@ -1,0 +1,206 @@
+"""Several cells as one."""
+
+from __future__ import annotations
+
+import json
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from command_line import done, refused
+from narl.bench import grid, work
+from narl.bench.cells import Cell
+from narl.bench.protocols import Protocol
+from narl.bench.stacks import stacked
+from narl.bench.stopping import Asked
+from narl.bench.work import Place
+from narl.bilevel import StepReport
+from narl.errors import NarlError
+from narl.train.engine.stack import Stack
+from small_grid import Seen, bench, cell, decided, place, table
+
+METHODS = ["CE", "GCE", "A-GCE", "A-JS"]
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> tuple[Protocol, Place]:
+    return table(tmp_path / "small.json", methods=METHODS), place(tmp_path)
+
+
+def cells_of(protocol: Protocol, *methods: str, seeds: int = 1) -> dict[Cell, Protocol]:
+    return {cell(protocol, method, seed=seed): protocol for seed in range(seeds) for method in methods or METHODS}
+
+
+def labels(stacks: list[tuple[Cell, ...]]) -> list[list[str]]:
+    return [[f"{one.method} {one.seed}" for one in stack] for stack in stacks]
+
+
+def test_which_cells_go_together(small: tuple[Protocol, Place]) -> None:
+    protocol, where = small
+    cells = cells_of(protocol, "CE", "A-GCE", "GCE", seeds=2)
+    assert labels(stacked(cells, where, 3)) == [["CE 0", "GCE 0", "CE 1"], ["A-GCE 0", "A-GCE 1"], ["GCE 1"]]
+    assert labels(stacked(cells, where, 1)) == [[f"{c.method} {c.seed}"] for c in cells]
+
+
+def test_what_keeps_them_apart(small: tuple[Protocol, Place], tmp_path: Path) -> None:
+    protocol, where = small
+    one = cell(protocol, "A-GCE")
+    longer = table(tmp_path / "longer.json", methods=METHODS, epochs=4)
+    wider = table(tmp_path / "wider.json", methods=METHODS, training={"batch_size": 40})
+    others = {
+        replace(one, options=(("every", 3),)): protocol,
+        cell(longer, "A-GCE"): longer,
+        cell(wider, "A-GCE"): wider,
+        replace(one, model="mlp"): protocol,
+    }
+    for other, own in others.items():
+        assert len(stacked({one: protocol, other: own}, where, 2)) == 2
+    assert len(stacked({one: protocol, replace(one, options=(("hidden", 7),)): protocol}, where, 2)) == 1
+    tuned = {replace(cell(protocol, method), tune=True): protocol for method in ("GCE", "CE")}
+    assert len(stacked(tuned, where, 2)) == 2
+    assert work.train(cell(protocol, "CE"), protocol, where, _StopAfter(1)) is None
+    assert len(stacked(cells_of(protocol, "CE", "GCE"), where, 2)) == 1  # none of its epochs is done
+
+
+class _StopAfter(Asked):
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self._steps = steps
+
+    def after_step(self, report: StepReport) -> None:
+        self._steps -= 1
+        self.stop |= self._steps == 0
+
+
+def test_each_is_what_it_would_be_alone(small: tuple[Protocol, Place], tmp_path: Path) -> None:
+    protocol, where = small
+    alone = replace(where, work=tmp_path / "alone", results=tmp_path / "alone-results")
+    cells = cells_of(protocol, "A-GCE", "A-JS")
+    found = work.train_as_one(cells, where, Asked())
+    for one, run in zip(cells, found, strict=True):
+        assert work.train(one, protocol, alone) is not None
+        assert run is not None
+        assert run.environment["stacked"] == 2
+        assert decided(one.result(where.results)) == decided(one.result(alone.results))
+
+
+class _StopsAll(Asked):
+    """Is asked to stop after so many looks."""
+
+    def __init__(self, looks: int) -> None:
+        self._looks = looks
+
+    @property
+    def stop(self) -> bool:
+        self._looks -= 1
+        return self._looks < 0
+
+    @stop.setter
+    def stop(self, value: bool) -> None: ...
+
+
+@pytest.mark.parametrize("looks", [5, 15, 20])
+def test_all_stop_at_one_step_and_go_on(small: tuple[Protocol, Place], tmp_path: Path, looks: int) -> None:
+    protocol, where = small
+    whole = replace(where, work=tmp_path / "whole", results=tmp_path / "whole-results")
+    cells = cells_of(protocol, "CE", "GCE")
+    assert work.train_as_one(cells, where, _StopsAll(looks)) == [None, None]
+    folders = [where.work / one.slug for one in cells]
+    saved = [sorted(path.name for path in (folder / "checkpoints").iterdir())[-1] for folder in folders]
+    assert saved[0] == saved[1]
+    assert None not in work.train_as_one(cells, where, Asked())
+    assert None not in work.train_as_one(cells, whole, Asked())
+    for one in cells:
+        assert decided(one.result(where.results)) == decided(one.result(whole.results))
+
+
+def test_one_that_is_done_is_left_out(small: tuple[Protocol, Place]) -> None:
+    protocol, where = small
+    first = work.train(cell(protocol, "CE"), protocol, where)
+    found = work.train_as_one(cells_of(protocol, "CE", "GCE"), where, Asked())
+    assert first is not None
+    assert found[0] is not None
+    assert vars(found[0]) == vars(first)
+    assert found[1] is not None
+
+
+def test_the_grid_trains_them_in_one_process(small: tuple[Protocol, Place]) -> None:
+    protocol, where = small
+    seen, cells = Seen(), cells_of(protocol)
+    assert grid.train(cells, where, seen, at_once=1, stack=4) is True
+    assert all(one.result(where.results).exists() for one in cells)
+    assert [what[0] for what in seen.told[:2]] == ["began", "began"]
+    assert {str(path.name) for path in where.work.rglob("*.log")} == {"ce-seed0.log", "a-gce-seed0.log"}
+    assert all(seen.of(one, "ended") for one in cells)
+
+
+def test_a_stack_that_fails_is_trained_one_by_one(
+    small: tuple[Protocol, Place], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    protocol, where = small
+    (tmp_path / "sitecustomize.py").write_text(  # the workers' Python begins with it
+        "from narl.errors import OptionError\n"
+        "from narl.train.engine.stack import Stack\n"
+        "def step(*_):\n"
+        "    raise OptionError('no stack today')\n"
+        "Stack.step = step\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    seen, cells = Seen(), cells_of(protocol, "CE", "GCE")
+    assert grid.train(cells, where, seen, at_once=1, stack=2) is True
+    first = next(iter(cells))
+    assert "no stack today" in (where.work / f"{first.slug}.log").read_text()
+    for one in cells:
+        assert seen.of(one, "ended")
+        assert not seen.of(one, "failed")
+
+
+def test_a_killed_stack_goes_on_as_one(small: tuple[Protocol, Place], tmp_path: Path) -> None:
+    longer = table(tmp_path / "small.json", methods=METHODS, epochs=30)
+    where = small[1]
+    cells = {cell(longer, method): longer for method in ("CE", "GCE")}
+    killed: list[int] = []
+
+    def kill(one: Cell, epoch: int) -> None:
+        if not killed:
+            killed.append(epoch)
+            (worker,) = workers._busy
+            worker.process.send_signal(signal.SIGKILL)
+
+    seen = Seen(kill)
+    workers = grid._Workers([{}], cells, where, seen)
+    assert workers.train([tuple(cells)]) is True
+    assert killed
+    assert all(seen.of(one, "ended") for one in cells)
+
+
+def test_on_the_command_line(small: tuple[Protocol, Place], tmp_path: Path) -> None:
+    assert "4 cells" in done(*bench(tmp_path, "--stack", 4, "--at-once", 1)).out
+    asked = ("bench", "show", tmp_path / "small.json", "--results", tmp_path / "results", "--json")
+    assert [row["method"] for row in json.loads(done(*asked).out) if row["last5_mean"] is not None] == METHODS
+    assert "give at least 1" in refused(*bench(tmp_path, "--stack", 0))
+    assert "leave out one of them" in refused(*bench(tmp_path, "--stack", 2, "--slurm"))
+
+
+def test_an_error_of_one_ends_all_and_loses_nothing(
+    small: tuple[Protocol, Place], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    protocol, where = small
+    cells = cells_of(protocol, "CE", "GCE")
+    original, steps = Stack.step, 0
+
+    def step(self: Stack, *given: object) -> object:
+        nonlocal steps
+        steps += 1
+        if steps > 20:
+            raise NarlError("something went wrong")
+        return original(self, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Stack, "step", step)
+    with pytest.raises(NarlError, match="something went wrong"):
+        work.train_as_one(cells, where, Asked())
+    monkeypatch.undo()
+    assert all(work.epochs_done(one, where) == 1 for one in cells)
+    assert all(work.train(one, own, where) is not None for one, own in cells.items())

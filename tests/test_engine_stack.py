@@ -1,0 +1,262 @@
+"""Steps of several trainings as one, against each training's own."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine_problem import ROWS, Batch, Twin, apart, replay_on_cpu, twin
+from narl.bilevel import StepReport
+from narl.errors import NonFiniteError, OptionError
+from narl.train.engine.captured import CapturedEngine
+from narl.train.engine.stack import Joint, Seat, Stack
+
+MIXES: dict[str, list[tuple[str, dict[str, Any]]]] = {
+    "fixed": [("CE", {}), ("GCE", {}), ("JS", {}), ("Forward", {})],
+    "learned": [(name, {"every": 2}) for name in ("A-GCE", "A-SL", "A-PolySoft", "A-JS", "MW-Net", "A-GCE")],
+    "always": [("A-GCE", {"every": 1, "margin": "latest"}), ("A-JS", {"every": 1, "virtual": "optimizer"})],
+    "plain look-ahead": [("A-GCE", {"every": 3, "virtual": "sgd"}), ("A-SL", {"every": 3, "virtual": "sgd"})],
+    "late": [("A-GCE", {"every": 2, "warmup": 0.5}), ("A-SL", {"every": 2, "warmup": 0.5})],
+    "one": [("A-GCE", {"every": 2})],
+}
+
+
+def some(mix: list[tuple[str, dict[str, Any]]], **about: Any) -> list[Twin]:
+    """Trainings with weights and batches of their own, the same at each call."""
+    made = [twin(name, **{"dtype": torch.float64, **about}, **options) for name, options in mix]
+    for number, one in enumerate(made):
+        draws = torch.Generator().manual_seed(number)
+        with torch.no_grad():
+            for weights in one.model.parameters():
+                weights.mul_(0.8 + 0.4 * torch.rand(weights.shape, generator=draws, dtype=weights.dtype))
+        one.batches = one.batches[number:] + one.batches[:number]
+    return made
+
+
+def seats_of(stack: Stack, trainings: list[Twin]) -> list[Seat]:
+    """Their places, as if they were on a GPU."""
+    seats = [
+        stack.seat("auto", one.method, one.model, one.optimizer, one.clean, rows=ROWS, steps=12) for one in trainings
+    ]
+    for seat in seats:
+        seat.captured = True
+    return seats
+
+
+def set_rates(trainings: list[Twin], rate: float) -> None:
+    for one in trainings:
+        one.optimizer.param_groups[0]["lr"] = rate
+
+
+def check_same(found: StepReport, expected: StepReport) -> None:
+    assert abs(float(found.loss - expected.loss)) < 1e-5  # the adjusters' numbers are float32
+    assert (found.meta_loss is None) == (expected.meta_loss is None)
+    if found.meta_loss is not None and expected.meta_loss is not None:
+        assert abs(float(found.meta_loss - expected.meta_loss)) < 1e-5
+    assert list(found.hyperparameters) == list(expected.hyperparameters)
+    assert found.margins is not None
+    assert expected.margins is not None
+    pairs = [(found.margins, expected.margins)]
+    pairs += [(found.hyperparameters[name], expected.hyperparameters[name]) for name in expected.hyperparameters]
+    for one, other in pairs:
+        assert one.shape == (len(expected.margins),)
+        assert apart([one], [other]) < 1e-5
+
+
+def check_same_state(found: list[Twin], expected: list[Twin]) -> None:
+    for one, other in zip(found, expected, strict=True):
+        assert apart(one.model.state_dict().values(), other.model.state_dict().values()) < 1e-6
+        assert apart(one.learned, other.learned) < 1e-4
+        assert apart(_remembered(one), _remembered(other)) < 1e-6
+
+
+def _remembered(one: Twin) -> list[Tensor]:
+    return [one.optimizer.state[p]["momentum_buffer"] for p in one.model.parameters()]
+
+
+@pytest.fixture
+def replaying(monkeypatch: pytest.MonkeyPatch) -> None:
+    replay_on_cpu(monkeypatch)
+
+
+@pytest.mark.usefixtures("replaying")
+@pytest.mark.parametrize("mix", MIXES)
+def test_each_goes_on_as_if_it_were_alone(mix: str) -> None:
+    own, stacked = some(MIXES[mix]), some(MIXES[mix])
+    stack = Stack(len(own))
+    seats = seats_of(stack, stacked)
+    for number in range(12):
+        set_rates([*own, *stacked], 0.05 * (1 - number / 24))
+        found = stack.step(seats, [one.batches[number] for one in stacked])
+        for one, report in zip(own, found, strict=True):
+            check_same(report, one.method.step(*one.batches[number]))
+    stack.check()
+    assert isinstance(stack._engine, CapturedEngine)
+    assert stack._engine._graphs, "no step was done as one"
+    check_same_state(stacked, own)
+    assert all(a.clean()[0].equal(b.clean()[0]) for a, b in zip(own, stacked, strict=True))  # as many were drawn
+
+
+@pytest.mark.usefixtures("replaying")
+@pytest.mark.parametrize("model", ["resnet32", "convnet"])
+def test_networks_of_the_tables(model: str) -> None:
+    mix = MIXES["learned"][:3]
+    own, stacked = (some(mix, model=model, steps=4, rate=0.01) for _ in range(2))
+    stack = Stack(3)
+    seats = seats_of(stack, stacked)
+    for number in range(4):
+        found = stack.step(seats, [one.batches[number] for one in stacked])
+        for one, report in zip(own, found, strict=True):
+            check_same(report, one.method.step(*one.batches[number]))
+    check_same_state(stacked, own)
+
+
+@pytest.mark.usefixtures("replaying")
+@pytest.mark.parametrize("mix", ["fixed", "learned"])
+def test_batches_of_other_sizes_in_between(mix: str) -> None:
+    own, stacked = some(MIXES[mix]), some(MIXES[mix])
+    stack = Stack(len(own))
+    seats = seats_of(stack, stacked)
+
+    def batch(one: Twin, number: int, place: int) -> Batch:
+        rows = {3: 7, 6: 8 + place % 2}.get(number, ROWS)  # a smaller one for all; one that differs
+        x, y, ids = one.batches[number]
+        return x[:rows], y[:rows], ids[:rows]
+
+    for number in range(12):
+        found = stack.step(seats, [batch(one, number, place) for place, one in enumerate(stacked)])
+        for place, (one, report) in enumerate(zip(own, found, strict=True)):
+            check_same(report, one.method.step(*batch(one, number, place)))
+    check_same_state(stacked, own)
+
+
+@pytest.mark.usefixtures("replaying")
+def test_one_may_leave_and_the_others_go_on() -> None:
+    own, stacked = (some(MIXES["learned"][:3]) for _ in range(2))
+    stack = Stack(len(own))
+    seats = seats_of(stack, stacked)
+    for number in range(12):
+        if number == 5:
+            own, stacked, seats = own[1:], stacked[1:], seats[1:]
+        stack.step(seats, [one.batches[number] for one in stacked])
+        for one in own:
+            one.method.step(*one.batches[number])
+    check_same_state(stacked, own)
+
+
+@pytest.mark.usefixtures("replaying")
+def test_a_training_that_is_given_another_state() -> None:
+    own, stacked, further = (some(MIXES["learned"][:2]) for _ in range(3))
+    stack = Stack(len(own))
+    seats = seats_of(stack, stacked)
+    for number in range(3):
+        stack.step(seats, [one.batches[number] for one in reversed(stacked)])  # they have gone another way
+    for one in further:
+        for batch in one.batches[:4]:
+            one.method.step(*batch)
+    for one, other, seat in zip(stacked, further, seats, strict=True):
+        one.model.load_state_dict(other.model.state_dict())
+        one.optimizer.load_state_dict(other.optimizer.state_dict())
+        one.method.load_state_dict(other.method.state_dict())
+        seat.reset()
+        one.clean._next = other.clean._next
+    for one in own:
+        for batch in one.batches[:4]:
+            one.method.step(*batch)
+    for number in range(4, 12):
+        stack.step(seats, [one.batches[number] for one in stacked])
+        for one in own:
+            one.method.step(*one.batches[number])
+    check_same_state(stacked, own)
+
+
+@pytest.mark.usefixtures("replaying")
+def test_steps_that_do_not_go_together_are_done_one_by_one() -> None:
+    apart_in_step = [("A-GCE", {"every": 2}), ("A-SL", {"every": 3}), ("GCE", {})]
+    own, stacked = some(apart_in_step), some(apart_in_step)
+    stack = Stack(3)
+    seats = seats_of(stack, stacked)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = [stack.step(seats, [one.batches[number] for one in stacked]) for number in range(6)]
+    assert ["A-GCE, A-SL, GCE trains without CUDA graphs" in str(one.message) for one in told] == [True]
+    for number, reports in enumerate(found):
+        for one, report in zip(own, reports, strict=True):
+            check_same(report, one.method.step(*one.batches[number]))
+    check_same_state(stacked, own)
+
+
+@pytest.mark.usefixtures("replaying")
+def test_other_learning_rates_are_honoured() -> None:
+    own, stacked = some(MIXES["fixed"]), some(MIXES["fixed"])
+    stack = Stack(len(own))
+    seats = seats_of(stack, stacked)
+    for number in range(4):
+        for many in (own, stacked):
+            set_rates(many, 0.05)
+            if number == 2:
+                set_rates(many[:1], 0.01)
+        stack.step(seats, [one.batches[number] for one in stacked])
+        for one in own:
+            one.method.step(*one.batches[number])
+    check_same_state(stacked, own)
+
+
+def test_without_a_gpu_each_makes_its_own_step() -> None:
+    own, stacked = some(MIXES["fixed"]), some(MIXES["fixed"])
+    stack = Stack(len(own))
+    seats = [stack.seat("auto", s.method, s.model, s.optimizer, s.clean, rows=ROWS, steps=12) for s in stacked]
+    for number in range(12):
+        found = stack.step(seats, [one.batches[number] for one in stacked])
+        for one, report in zip(own, found, strict=True):
+            check_same(report, one.method.step(*one.batches[number]))
+    assert all(apart(a.model.parameters(), b.model.parameters()) == 0 for a, b in zip(own, stacked, strict=True))
+
+
+@pytest.mark.usefixtures("replaying")
+def test_what_is_not_finite_is_told_to_all() -> None:
+    trainings = some(MIXES["always"])
+    stack = Stack(len(trainings))
+    seats = seats_of(stack, trainings)
+    batches = [one.batches[0] for one in trainings]
+    stack.step(seats, batches)
+    x, y, ids = batches[1]
+    stack.step(seats, [batches[0], (torch.full_like(x, torch.inf), y, ids)])
+    for seat in seats:
+        with pytest.raises(NonFiniteError, match="not finite"):
+            seat.check()
+
+
+def test_what_cannot_be_stacked_is_said() -> None:
+    stack = Stack(2)
+    one, other = some(MIXES["fixed"][:2])
+    for optimizer, reason in (
+        (torch.optim.AdamW(other.model.parameters(), lr=0.1), "only trainings by SGD"),
+        (torch.optim.SGD(other.model.parameters(), lr=0.1), "other momentum or weight decay"),
+    ):
+        seats = seats_of(stack, [one, other])
+        seats[1].optimizer = optimizer
+        with pytest.raises(OptionError, match=reason):
+            Joint(seats)
+    seats = seats_of(stack, [one, other])
+    seats[1].rows = 5
+    with pytest.raises(OptionError, match="other batch sizes"):
+        stack.step(seats, [one.batches[0], other.batches[0]])
+    x, y, ids = other.batches[0]
+    seats = seats_of(stack, [one, other])
+    with pytest.raises(OptionError, match="inputs of several sizes"):
+        stack.step(seats, [one.batches[0], (x[:, :, 1:], y, ids)])
+    with pytest.raises(OptionError, match="2 processes cannot train as one stack"):
+        stack.seat("auto", one.method, one.model, one.optimizer, None, rows=3, steps=3, processes=2)
+
+
+@pytest.mark.usefixtures("replaying")
+def test_adjusters_that_cannot_be_learned_together() -> None:
+    mixed = some([("A-GCE", {"virtual": "sgd", "every": 1}), ("A-GCE", {"virtual": "optimizer", "every": 1})])
+    stack = Stack(2)
+    with pytest.raises(OptionError, match="look ahead by different steps"):
+        stack.step(seats_of(stack, mixed), [one.batches[0] for one in mixed])
