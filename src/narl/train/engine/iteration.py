@@ -23,7 +23,8 @@ from narl.bilevel.passes import Compile, Left, Passes
 from narl.bilevel.slopes import CleanSlope, Slopes
 from narl.errors import NonFiniteError, OptionError, TangentError
 from narl.train.engine.rates import Rates
-from narl.train.methods import LookAhead, Move
+from narl.train.methods import Move
+from narl.train.methods.base import LookAhead
 
 _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}
 

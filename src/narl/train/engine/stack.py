@@ -22,7 +22,8 @@ from narl.models.stacking import joined, piece
 from narl.train import engine
 from narl.train.engine.base import Engine
 from narl.train.engine.captured import CapturedEngine, Clean
-from narl.train.methods import LookAhead, Method, Move
+from narl.train.methods import Method, Move
+from narl.train.methods.base import LookAhead
 
 _OF = ": "  # between a training's number and the name of a value of it
 

@@ -14,13 +14,12 @@ from narl import losses
 from narl.errors import DuplicateNameError, OptionError, UnknownNameError, nearest
 from narl.losses import RobustLoss
 from narl.train.methods import adjusted, fixed, forward, meta_weight_net, transferred
-from narl.train.methods.base import LookAhead, LossMethod, Method, Move, Setting
+from narl.train.methods.base import LossMethod, Method, Move, Setting
 from narl.train.methods.descent import descend
 from narl.train.methods.spec import MethodSpec, Option, spec_of
 from narl.train.own import load_object
 
 __all__ = [
-    "LookAhead",
     "LossMethod",
     "Method",
     "MethodSpec",
