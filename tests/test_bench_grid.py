@@ -18,6 +18,7 @@ from command_line import answer_of, done, narl, process
 from narl.bench import grid, work
 from narl.bench.cells import Cell
 from narl.bench.runs import Run
+from narl.bench.worker import STOPPED
 from narl.cli.grid_progress import GridProgress
 from narl.errors import OptionError
 from small_grid import TASK, Seen, bench, cell, decided, place, points, script, table, wait_for
@@ -104,7 +105,7 @@ def test_a_command_that_is_stopped_goes_on(
     assert "Traceback" not in answer.err
     assert answer.err.splitlines()[0] == "stopped and saved: the same command goes on"
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
-    assert [worker.returncode for worker in started] == [work.STOPPED]
+    assert [worker.returncode for worker in started] == [STOPPED]
     assert list((where.work / one.slug / "checkpoints").iterdir())
     assert not one.result(where.results).exists()
     if number == signal.SIGINT:

@@ -40,11 +40,12 @@ def test_a_dry_run_says_what_is_missing(tmp_path: Path) -> None:
     assert answer.out.splitlines()[1:] == ["  points symmetric 0.3, GCE, q = 0.5, seed 0"]
     answer = done(*bench(tmp_path, "--dry-run", "--methods", "gce", "--tune", "--heldout", 0.5))
     assert answer.out.splitlines()[1:] == ["  points symmetric 0.3, GCE, tuned, seed 0"], "it holds all of them out"
-    answer = done("bench", "run", "table1", "--data", "CIFAR-10=.", "--dry-run", "--methods", "A-GCE", "--heldout", 0.5)
+    table1 = ("bench", "run", "table1", "--dry-run", "--results", where.results, "--data")
+    answer = done(*table1, "CIFAR-10=.", "--methods", "A-GCE", "--heldout", 0.5)
     assert answer.out.splitlines()[1] == "  CIFAR-10 symmetric 0, A-GCE, 50% held out, seed 0"
     assert len(read(where.results)) == 1
-    table1 = done("bench", "run", "table1", "--data", f"CIFAR-10={tmp_path}", "--dry-run", "--methods", "CE")
-    assert table1.out.splitlines()[0] == "6 cells: 0 with a result, 6 missing", "those whose data is given"
+    answer = done(*table1, f"CIFAR-10={tmp_path}", "--methods", "CE")
+    assert answer.out.splitlines()[0] == "6 cells: 0 with a result, 6 missing", "those whose data is given"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from engine_problem import ROWS, Batch, Twin, apart, replay_on_cpu, twin
-from narl.bilevel import StepReport
+from narl.bilevel import StepReport, hypergradient
 from narl.errors import NonFiniteError, OptionError
 from narl.train.engine.captured import CapturedEngine
 from narl.train.engine.stack import Joint, Seat, Stack
@@ -260,3 +260,73 @@ def test_adjusters_that_cannot_be_learned_together() -> None:
     stack = Stack(2)
     with pytest.raises(OptionError, match="look ahead by different steps"):
         stack.step(seats_of(stack, mixed), [one.batches[0] for one in mixed])
+
+
+# One adjuster for all
+
+
+@pytest.mark.usefixtures("replaying")
+@pytest.mark.parametrize("captured", [True, False])
+@pytest.mark.parametrize("options", [{"every": 2}, {"every": 1, "margin": "latest", "virtual": "sgd"}], ids=str)
+def test_a_shared_adjuster_moves_by_the_mean_hypergradient(captured: bool, options: dict[str, Any]) -> None:
+    mix = [("A-GCE", options)] * 3
+    own, stacked = some(mix), some(mix)
+    stack = Stack(3, shared=True)
+    seats = seats_of(stack, stacked)
+    for seat in seats:
+        seat.captured = captured
+    theta, adam = own[0].learned, own[0].method.adjuster_optimizer  # type: ignore[attr-defined]
+    for number in range(12):
+        set_rates([*own, *stacked], 0.05 * (1 - number / 24))
+        stack.step(seats, [one.batches[number] for one in stacked])
+        _shared_step(own, theta, adam, number, options)
+    assert all(one.learned[0] is stacked[0].learned[0] for one in stacked)
+    assert apart(stacked[0].learned, theta) < 1e-5
+    for one, other in zip(stacked, own, strict=True):
+        assert apart(one.model.state_dict().values(), other.model.state_dict().values()) < 1e-6
+
+
+def _shared_step(
+    trainings: list[Twin], theta: list[Any], adam: torch.optim.Optimizer, number: int, options: dict[str, Any]
+) -> None:
+    """The same written out: hypergradients at one θ, their mean, then the classifiers."""
+    adjusters: list[Any] = [one.method.adjuster for one in trainings]
+    for adjuster in adjusters[1:]:
+        for mine, first in zip(adjuster.parameters(), theta, strict=True):
+            mine.data.copy_(first.data)
+    rate = float(trainings[0].optimizer.param_groups[0]["lr"])
+    for group in adam.param_groups:  # they follow the classifier's
+        group["lr"] = trainings[0].method.adjuster_lr * rate / 0.05  # type: ignore[attr-defined]
+        group["weight_decay"] = trainings[0].method.adjuster_weight_decay * rate / 0.05  # type: ignore[attr-defined]
+    if number % options["every"] == 0:
+        virtual = options.get("virtual", "optimizer")
+        each = [
+            hypergradient(one.model, one.optimizer, adjuster, one.batches[number], one.clean(), virtual=virtual)
+            for one, adjuster in zip(trainings, adjusters, strict=True)
+        ]
+        for parameter, gradients in zip(theta, zip(*each, strict=True), strict=True):
+            parameter.grad = sum(gradients) / len(each)
+        adam.step()
+        for adjuster in adjusters[1:]:
+            for mine, first in zip(adjuster.parameters(), theta, strict=True):
+                mine.data.copy_(first.data)
+    for one, adjuster in zip(trainings, adjusters, strict=True):
+        x, y, ids = one.batches[number]
+        logits = one.model(x)
+        one.optimizer.zero_grad()
+        adjuster.loss(logits, y, ids).mean().backward()
+        one.optimizer.step()
+        adjuster.observe(logits.detach(), y, ids)
+
+
+@pytest.mark.usefixtures("replaying")
+def test_a_shared_adjuster_needs_one_kind_of_loss() -> None:
+    for mix, reason in (
+        ([("A-GCE", {}), ("A-JS", {})], "do not learn the same kind of loss"),
+        ([("A-GCE", {}), ("A-GCE", {"families": 2})], "do not learn the same kind of loss"),
+        ([("A-GCE", {}), ("A-GCE", {"margin": "latest"})], "do not learn the same kind of loss"),
+        ([("A-GCE", {}), ("GCE", {})], "GCE learns no adjuster"),
+    ):
+        stack, trainings = Stack(2, shared=True), some(mix)  # type: ignore[arg-type]
+        with pytest.raises(OptionError, match=reason):
+            stack.step(seats_of(stack, trainings), [one.batches[0] for one in trainings])

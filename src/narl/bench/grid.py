@@ -16,13 +16,15 @@ from pathlib import Path
 from typing import Protocol as Interface
 from typing import final
 
-from narl.bench import protocols, runs
+from narl.bench import runs
+from narl.bench.adjusters import rows
 from narl.bench.cells import Cell
 from narl.bench.protocols import Protocol
 from narl.bench.runs import Run
 from narl.bench.sharing import shared_gpus
 from narl.bench.stacks import stacked
-from narl.bench.work import STOPPED, Place, difference, epochs_done, other_adjusters, reason_against
+from narl.bench.work import Place, difference, epochs_done, other_adjusters, reason_against
+from narl.bench.worker import STOPPED, order
 from narl.errors import OptionError
 
 _LOOK = 0.5  # seconds between two looks at the workers
@@ -109,7 +111,14 @@ def train(
                 f"{folder} cannot be written: {error.strerror or error}; choose another folder"
             ) from error
     with shared_gpus(place.device, at_once) as slots, _polite_kills():
-        return _Workers(slots, cells, place, watcher).train(stacked(cells, place, stack))
+        return _Workers(slots, cells, place, watcher).train(_jobs(cells, place, stack))
+
+
+def _jobs(cells: Mapping[Cell, Protocol], place: Place, stack: int) -> list[tuple[Cell, ...]]:
+    """What is trained in one process each: rows that learn one adjuster, stacks, single cells."""
+    together = [cell for cell, protocol in cells.items() if protocol.shared]
+    alone = {cell: protocol for cell, protocol in cells.items() if not protocol.shared}
+    return rows(together) + stacked(alone, place, stack)
 
 
 @contextlib.contextmanager
@@ -172,7 +181,7 @@ class _Workers:
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("a") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "narl.bench.work"],
+                [sys.executable, "-m", "narl.bench.worker"],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
@@ -183,8 +192,7 @@ class _Workers:
         self._busy.append(_Worker(cells, process, slot, log, tries))  # first: from now on it is stopped with the others
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError), process.stdin as asked:
-            wanted = [{"cell": cell.to_json(), "protocol": protocols.to_json(self._cells[cell])} for cell in cells]
-            json.dump({"cells": wanted, "place": self._place.to_json()}, asked)
+            json.dump(order([(cell, self._cells[cell]) for cell in cells], self._place), asked)
         for cell in cells:
             self._watcher.began(cell)
 
@@ -196,7 +204,10 @@ class _Workers:
             return True
         self._busy.remove(worker)
         self._free.append(worker.slot)
+        shared = self._cells[worker.cells[0]].shared
         left = tuple(cell for cell in worker.cells if not cell.result(self._place.results).exists())
+        if left and shared:
+            left = worker.cells  # whole or not at all
         for cell in worker.cells:
             if cell not in left:
                 self._watcher.ended(cell, runs.read_file(cell.result(self._place.results)))
@@ -205,10 +216,11 @@ class _Workers:
         if code in (-signal.SIGKILL, -signal.SIGTERM, STOPPED) and worker.tries < _TRIES:
             self._begin(left, worker.tries + 1)  # goes on from its checkpoint
             return True
-        if len(worker.cells) > 1:
+        if len(worker.cells) > 1 and not shared:
             self._waiting[:0] = [(cell,) for cell in left]  # what one cannot do ends all of a stack
             return True
-        self._watcher.failed(left[0], _reason(worker.log, code), worker.log)
+        for cell in left:
+            self._watcher.failed(cell, _reason(worker.log, code), worker.log)
         return False
 
     def _tell_progress(self, worker: _Worker) -> None:

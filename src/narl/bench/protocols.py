@@ -67,6 +67,7 @@ class Protocol:
         training: settings of the trainings, where they are not narl's defaults.
         lacking: what cannot be trained yet, by the beginning of the method's name, and why.
         modules: to be imported first: they register losses or methods of one's own.
+        shared: whether the trainings of a row learn one adjuster together: see :mod:`narl.bench.adjusters`.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Protocol:
     training: dict[str, Any] = field(default_factory=lambda: dict(TRAINING))
     lacking: dict[str, str] = field(default_factory=dict)
     modules: tuple[str, ...] = ()
+    shared: bool = False
 
     @property
     def schedule_names(self) -> tuple[str, ...]:
@@ -236,6 +238,16 @@ _ALL = (
         ("A-GCE", "A-SL", "A-JS"),
         "resnet32",
         _LONG,
+    ),
+    Protocol(
+        "adjusters",
+        "One adjuster from nine tasks",
+        _tasks(("CIFAR-10",), **dict.fromkeys(("symmetric", "asymmetric", "instance"), (0.2, 0.4, 0.6))),
+        ADJUSTED,
+        "resnet32",
+        {},
+        own=SHORT,
+        shared=True,
     ),
 )
 

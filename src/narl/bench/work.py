@@ -1,16 +1,12 @@
-"""One cell, trained or gone on with, and written down; ``python -m narl.bench.work`` does it in its own process."""
+"""Cells, trained or gone on with, and written down."""
 
 from __future__ import annotations
 
 import json
 import shutil
-import signal
-import sys
-import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any, final
 
 from narl.bench import protocols, runs
@@ -21,7 +17,7 @@ from narl.bench.noise_labels import labels_of
 from narl.bench.protocols import Protocol
 from narl.bench.runs import Run
 from narl.bench.stopping import Asked, Latch
-from narl.errors import NarlError, NarlWarning, OptionError, RunFolderError, UnknownNameError
+from narl.errors import OptionError, RunFolderError, UnknownNameError
 from narl.train import methods, session
 from narl.train.adjusters import load_adjusters
 from narl.train.courses import Course, driven, driven_as_one
@@ -30,8 +26,6 @@ from narl.train.keeper import Observer
 from narl.train.planning import Plan, plan
 from narl.train.run_folder import RunFolder
 from narl.train.settings import Settings
-
-STOPPED = 130
 
 
 @final
@@ -196,7 +190,12 @@ def train_as_one(cells: Mapping[Cell, Protocol], place: Place, asked: Asked) -> 
 
 
 def training(
-    cell: Cell, protocol: Protocol, place: Place, observer: Observer | None = None, stack: Stack | None = None
+    cell: Cell,
+    protocol: Protocol,
+    place: Place,
+    observer: Observer | None = None,
+    stack: Stack | None = None,
+    until: tuple[int, int] | None = None,
 ) -> Course[Run | None]:
     """What :func:`train` does, step by step as somebody drives it.
 
@@ -206,6 +205,7 @@ def training(
         place: where to.
         observer: who wants to see it go on.
         stack: where the steps of several cells become one; None: the steps are the cell's own.
+        until: epoch and step of the newest checkpoint that may be gone on from; None: any.
     """
     written = cell.result(place.results)
     if written.exists():
@@ -216,7 +216,7 @@ def training(
     made = plan(settings)
     if (folder / "config.json").exists():
         _check_unchanged(folder, made)
-        outcome = yield from session.resuming(folder, observer=observer, tensorboard=False, stack=stack)
+        outcome = yield from session.resuming(folder, observer=observer, tensorboard=False, stack=stack, until=until)
     else:
         outcome = yield from session.starting(made, folder, observer=observer, tensorboard=False, stack=stack)
     if not outcome.finished:
@@ -251,38 +251,3 @@ def epochs_done(cell: Cell, place: Place) -> int:
             return sum(1 for _ in lines)
     except OSError:
         return 0
-
-
-def _until_told() -> Asked:
-    """An observer that stops when the process is asked to end."""
-    asked = Asked()
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        asked.stop = True
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
-    return asked
-
-
-def main() -> int:
-    """Train the cell that standard input describes, or several as one."""
-    asked = json.load(sys.stdin)
-    warnings.simplefilter("ignore")
-    warnings.simplefilter("always", NarlWarning)
-    try:
-        place = Place.from_json(asked["place"])
-        cells = {Cell.from_json(one["cell"]): protocols.from_json(one["protocol"]) for one in asked["cells"]}
-        found = (
-            train_as_one(cells, place, _until_told())
-            if len(cells) > 1
-            else [train(cell, protocol, place, _until_told()) for cell, protocol in cells.items()]
-        )
-    except NarlError as error:
-        print(f"narl: {error}", file=sys.stderr)  # noqa: T201  goes to the cell's log
-        return 2
-    return STOPPED if None in found else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
-from narl.bilevel.calls import Inputs, restore, snapshot, uncompiled
+from narl.bilevel.calls import Inputs, restore, snapshot, substituted, uncompiled
 from narl.bilevel.hypergradient import (
     Hypergradient,
     Objective,
@@ -169,6 +169,26 @@ class MetaStep:
         hyperparameters, margins = observed(self.adjuster, logits.detach(), y, ids, self.processes)
         return StepReport(loss, meta_loss, hyperparameters, margins)
 
+    def look_ahead(self, x: Inputs, y: Tensor, clean: CleanBatch, ids: Tensor | None = None) -> Hypergradient:
+        """What a meta step would move the adjuster by; nothing is moved, counted or remembered.
+
+        Args:
+            x: inputs of the noisy batch.
+            y: its labels.
+            clean: ``(x, y)`` with labels that are right, or a function that returns such a pair.
+            ids: sample ids ``(N,)``.
+        """
+        check_training_allowed()
+
+        def begin() -> tuple[TrainingPass, Sequence[Any]]:
+            refuse_no_labels(y)
+            run = TrainingPass.of(self.model, x, len(y), snapshot(self.model), tangent=self.tangent)
+            check_targets(y, num_classes=run.logits.shape[1], num_samples=len(run.logits))
+            return run, self._clean_batch(clean)
+
+        with torch.enable_grad(), uncompiled(self.model), substituted(self.model, {}):
+            return self._meta_gradient(begin, y, ids)
+
     @property
     def is_due(self) -> bool:
         """Whether the next step is a meta step."""
@@ -186,7 +206,20 @@ class MetaStep:
     def _move_adjuster(
         self, begin: Callable[[], tuple[TrainingPass, Sequence[Any]]], y: Tensor, ids: Tensor | None
     ) -> Hypergradient:
-        meta = meta_gradient(
+        meta = self._meta_gradient(begin, y, ids)
+        for parameter, gradient in zip(self.adjuster.parameters(), meta.gradients, strict=True):
+            parameter.grad = gradient if parameter.requires_grad else None
+        self.adjuster_optimizer.step()
+        # The last tensors to be made stay until the next meta step. Without them the top of the heap would be free
+        # after every step, and the C library may hand it back to the system and fault it in again, page by page. GPUs
+        # have an allocator that keeps what it has.
+        self._kept = meta.by_weights if meta.meta_loss.device.type == "cpu" else ()
+        return meta
+
+    def _meta_gradient(
+        self, begin: Callable[[], tuple[TrainingPass, Sequence[Any]]], y: Tensor, ids: Tensor | None
+    ) -> Hypergradient:
+        return meta_gradient(
             begin,
             self.model,
             self.optimizer,
@@ -197,14 +230,6 @@ class MetaStep:
             tangent=self.tangent,
             processes=self.processes,
         )
-        for parameter, gradient in zip(self.adjuster.parameters(), meta.gradients, strict=True):
-            parameter.grad = gradient if parameter.requires_grad else None
-        self.adjuster_optimizer.step()
-        # The last tensors to be made stay until the next meta step. Without them the top of the heap would be free
-        # after every step, and the C library may hand it back to the system and fault it in again, page by page. GPUs
-        # have an allocator that keeps what it has.
-        self._kept = meta.by_weights if meta.meta_loss.device.type == "cpu" else ()
-        return meta
 
     def _move_model(self, forward: Callable[[], Tensor], y: Tensor, ids: Tensor | None) -> tuple[Tensor, Tensor]:
         with Turn(self.processes) as turn:

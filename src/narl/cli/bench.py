@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from narl.cli.bench_adjusters import adjusters
 from narl.cli.bench_run import run
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(name="bench", help="The paper's tables, and other measurements.")
 app.command()(run)
+app.command()(adjusters)
 
 
 @app.command()
@@ -23,8 +25,8 @@ def show(
         str,
         typer.Argument(
             help="cost: of a training step, in plain steps. table1, table2, table3, table4, table5, table6: the "
-            "paper's tables. cifar10n: labels by people. figure5, figure6: what these are "
-            "drawn from. Or a JSON file with a table of your own."
+            "paper's tables. cifar10n: labels by people. figure5, figure6: what these are drawn from. adjusters: the "
+            "tasks that adjusters were learned from. Or a JSON file with a table of your own."
         ),
     ],
     results: Annotated[Path, typer.Option(help="Folder with the measured files.")] = Path("results"),

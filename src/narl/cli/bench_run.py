@@ -141,33 +141,41 @@ def run(
     if not 0 <= heldout < 1:
         raise OptionError(f"--heldout {heldout:g} is no share of the clean set: give a number from 0 to below 1")
     place = Place(
-        _sources(data), work.resolve(), results.resolve(), labels, tuple(adjuster), device=device, discard=discard
+        sources(data), work.resolve(), results.resolve(), labels, tuple(adjuster), device=device, discard=discard
     )
     wanted = Wanted(
-        schedule, seeds, shared.names(methods), shared.names(tasks), tune, lambda name: _options(name, option), heldout
+        schedule,
+        seeds,
+        shared.names(methods),
+        shared.names(tasks),
+        tune,
+        lambda name: options_of(name, option),
+        heldout,
     )
     found = [own_table.read(Path(table)) if table.endswith(".json") else protocols.get(table) for table in tables]
     sorted_cells = [
         grid.sort(cells, table, place) for cells, table in zip(wanted.cells(found, place), found, strict=True)
     ]
-    for line in _lines(sorted_cells, place.results):
+    for line in lines_about(sorted_cells, place.results):
         print(line)
     if dry_run:
         return
+    if any(table.shared for table in found):
+        raise OptionError("the trainings of this table learn their adjusters together: use narl bench adjusters")
     missing = {cell: table for part, table in zip(sorted_cells, found, strict=True) for cell in part.missing}
     missing = dict(sorted(missing.items(), key=lambda pair: pair[0].seed))
     if not missing:
         raise typer.Exit(0 if any(part.done for part in sorted_cells) else _FAILED)
-    _check(place)
+    check(place)
     if slurm:
         gpus = 0 if device == "cpu" else 1
         asked = {"at_once": at_once or _JOBS, "hours": hours, "partition": partition, "gpus": gpus, "cpus": cpus}
         _submit(missing, place, {**asked, "memory_gb": memory})
     else:
-        _train(missing, place, at_once, stack)
+        train(missing, place, at_once, stack)
 
 
-def _sources(data: list[str]) -> tuple[tuple[str, str], ...]:
+def sources(data: list[str]) -> tuple[tuple[str, str], ...]:
     """Data set and place of each; no name for one that stands alone."""
     found = []
     for one in data:
@@ -181,7 +189,8 @@ def _sources(data: list[str]) -> tuple[tuple[str, str], ...]:
     return tuple((name, str(Path(path).resolve()) if Path(path).exists() else path) for name, path in found)
 
 
-def _options(method: str, pairs: list[str]) -> tuple[tuple[str, Any], ...]:
+def options_of(method: str, pairs: list[str]) -> tuple[tuple[str, Any], ...]:
+    """What a method is given, from ``NAME=VALUE``."""
     from narl.cli.train import read_options
 
     try:
@@ -190,7 +199,7 @@ def _options(method: str, pairs: list[str]) -> tuple[tuple[str, Any], ...]:
         raise OptionError(f"{error}; --methods names those that have it") from error
 
 
-def _check(place: Place) -> None:
+def check(place: Place) -> None:
     """Refuse a place without data or device once, not in every cell."""
     from narl.train.environment import usable_device
 
@@ -200,7 +209,8 @@ def _check(place: Place) -> None:
             raise OptionError(f"there is no {path}: give the folder or file of the data")
 
 
-def _lines(found: list[Sorted], results: Path) -> list[str]:
+def lines_about(found: list[Sorted], results: Path) -> list[str]:
+    """What there is to do, and what not."""
     done, missing = [cell for one in found for cell in one.done], [cell for one in found for cell in one.missing]
     impossible = [pair for one in found for pair in one.impossible]
     stale = [pair for one in found for pair in one.stale]
@@ -222,7 +232,8 @@ def _counted(count: int, word: str) -> str:
     return f"{count} {word}" + ("" if count == 1 else "s")
 
 
-def _train(cells: Mapping[Cell, Protocol], place: Place, at_once: int | None, stack: int) -> None:
+def train(cells: Mapping[Cell, Protocol], place: Place, at_once: int | None, stack: int = 1) -> None:
+    """Train cells and show how far they are; ends the command if one of them fails."""
     from narl.bench import grid
     from narl.cli.grid_progress import GridProgress
 

@@ -171,9 +171,7 @@ class Checkpoints:
 
     def paths(self) -> list[Path]:
         """The checkpoints' files, newest first, whole or not."""
-        found = [(match, path) for path in self._files() if (match := _NAME.fullmatch(path.name))]
-        found.sort(key=lambda pair: (int(pair[0][1]), int(pair[0][2])), reverse=True)
-        return [path for _, path in found]
+        return sorted((path for path in self._files() if _NAME.fullmatch(path.name)), key=_position, reverse=True)
 
     def save(self, tree: Tree, epoch: int, step: int) -> Path:
         """Write a checkpoint, then remove all but the last few.
@@ -203,14 +201,23 @@ class Checkpoints:
             _remove(other)
         return path
 
-    def latest(self) -> Found:
+    def positions(self) -> list[tuple[int, int]]:
+        """Epoch and step of each checkpoint, newest first, whole or not."""
+        return [_position(path) for path in self.paths()]
+
+    def latest(self, until: tuple[int, int] | None = None) -> Found:
         """The newest checkpoint that is whole, and why newer ones were passed over.
+
+        Args:
+            until: epoch and step of the newest that may be taken; None: any.
 
         Returns:
             A :class:`Found` without a tree where there is none: a run that was stopped before its first checkpoint.
         """
         rejected: list[tuple[Path, str]] = []
         for path in self.paths():
+            if until is not None and _position(path) > until:
+                continue
             try:
                 return Found(load(path), path, rejected)
             except CheckpointError as error:
@@ -238,6 +245,13 @@ class Checkpoints:
             name = path.name.removeprefix(".").removesuffix(".tmp")
             if _NAME.fullmatch(name) and path == temporary_path(self.folder / name):
                 _remove(path)
+
+
+def _position(path: Path) -> tuple[int, int]:
+    """Epoch and step of a checkpoint's file."""
+    match = _NAME.fullmatch(path.name)
+    assert match is not None
+    return int(match[1]), int(match[2])
 
 
 def _remove(path: Path) -> None:

@@ -153,6 +153,7 @@ def resuming(
     tensorboard: bool = True,
     processes: Processes | None = None,
     stack: Stack | None = None,
+    until: tuple[int, int] | None = None,
 ) -> Course[Outcome]:
     """What :func:`resume` does, step by step as somebody drives it.
 
@@ -162,6 +163,7 @@ def resuming(
         tensorboard: also write what TensorBoard shows, where it is installed.
         processes: who goes on together.
         stack: where the steps of several trainings become one; None: the steps are the run's own.
+        until: epoch and step of the newest checkpoint that may be gone on from; None: any.
     """
     processes = processes or Processes.alone()
     folder = processes.first(lambda: RunFolder.open(run))
@@ -186,7 +188,9 @@ def resuming(
     _check_together(made, processes)
     if stored["encoder"] is None:
         processes.first(lambda: _complete(_there(folder), made, load_adjusters(made.settings.adjusters)))
-    return (yield from _train(made, run, folder, observer or Unobserved(), tensorboard, processes, stack=stack))
+    return (
+        yield from _train(made, run, folder, observer or Unobserved(), tensorboard, processes, stack=stack, until=until)
+    )
 
 
 def _stored(folder: RunFolder) -> dict[str, Any]:
@@ -260,6 +264,7 @@ def _train(
     processes: Processes,
     loop: Loop | None = None,
     stack: Stack | None = None,
+    until: tuple[int, int] | None = None,
 ) -> Course[Outcome]:
     """Train on; only the first process has the folder."""
     with ExitStack() as held:
@@ -271,7 +276,7 @@ def _train(
                 return Outcome(path, False, {})
             plan = replace(plan, settings=replace(plan.settings, options={**plan.settings.options, **chosen}))
         trained = assemble(plan, observer.decoded, processes, stack) if loop is None else loop
-        found = processes.first(lambda: _there(folder).checkpoints.latest())
+        found = processes.first(lambda: _there(folder).checkpoints.latest(until))
         tree = tree_of_first(processes, found.tree if found else None)
         if tree is not None:
             processes.together(lambda: trained.restore(tree))

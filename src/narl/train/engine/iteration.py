@@ -161,7 +161,7 @@ class Iteration:
         meta_loss = None
         if move.meta is not None:
             assert clean is not None
-            meta_loss = self._move_adjuster(move.meta, passes, left, x, y, ids, *clean)
+            meta_loss = self._move_adjuster(move, move.meta, passes, left, x, y, ids, *clean)
         if move.learned is not None:
             assert self._slopes is not None
             slope, loss, fields, margins = self._slopes.observed(left.logits, y, ids)
@@ -182,6 +182,7 @@ class Iteration:
 
     def _move_adjuster(
         self,
+        move: Move,
         meta: LookAhead,
         passes: Passes,
         left: Left,
@@ -205,6 +206,8 @@ class Iteration:
         shift = self._shift(passes, left, x, self._layout.parted(direction))
         self._watch_product(slope, shift, gradient, direction)
         found = slopes.response(left.logits, y, ids, shift)
+        if move.shared and move.trainings:
+            found = [gradient / move.trainings for gradient in found]
         self._watch(meta_loss.sum() + get_total_norm(found))
         learned = [p for p in meta.adjuster.parameters() if p.requires_grad]
         for parameter, value in self._learned_rates.decayed(dict(zip(learned, found, strict=True))).items():

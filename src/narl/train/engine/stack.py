@@ -4,11 +4,15 @@ The network of a small image leaves most of a GPU idle. Of trainings that differ
 network, batch size and learning rate, every step can be one step: the models are joined (:mod:`narl.models.stacking`),
 each keeps its weights, its optimiser's memory and its batch statistics as a part of the joint ones, and each training
 goes on as if it were alone, evaluations and checkpoints included. No number of one reaches another.
+
+Trainings in one stack can also learn one adjuster together (multi-task meta-training): then θ moves by the mean of
+their hypergradients, all taken at the same θ, before each of them makes its step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, final
 
 import torch
@@ -16,7 +20,9 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 
 from narl.bilevel import StepReport
+from narl.bilevel.hypergradient import Hypergradient
 from narl.bilevel.optimizers import Rule, fill_state
+from narl.bilevel.passes import autocast
 from narl.errors import OptionError
 from narl.models.stacking import joined, piece
 from narl.train import engine
@@ -24,6 +30,7 @@ from narl.train.engine.base import Engine
 from narl.train.engine.captured import CapturedEngine, Clean
 from narl.train.methods import Method, Move
 from narl.train.methods.base import LookAhead
+from narl.train.methods.meta import MetaMethod
 
 _OF = ": "  # between a training's number and the name of a value of it
 
@@ -77,6 +84,7 @@ class Stack:
 
     Args:
         size: how many there will be.
+        shared: whether they learn one adjuster together; then all are adjusted losses of one kind.
 
     Example:
         >>> from narl.train import methods
@@ -92,8 +100,9 @@ class Stack:
         [torch.Size([3]), torch.Size([3])]
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, *, shared: bool = False) -> None:
         self.size = size
+        self._shared = Shared() if shared else None
         self._seats: list[Seat] = []
         self._methods: Alongside | None = None
         self._engine: Engine | None = None
@@ -161,11 +170,13 @@ class Stack:
         self._seats, first = seats, seats[0]
         if len({(seat.rows, seat.precision, seat.captured) for seat in seats}) > 1:
             raise OptionError("trainings with other batch sizes, precisions or engines cannot be stacked")
+        if self._shared is not None:
+            self._shared.tie(seats)
         if not first.captured:
-            self._methods = Alongside(seats)
+            self._methods = Alongside(seats, self._shared)
             self._engine = Engine(self._methods, first.precision)
             return
-        self._methods = joint = Joint(seats)
+        self._methods = joint = Joint(seats, self._shared)
         self._engine = CapturedEngine(
             joint,
             joint.model,
@@ -177,14 +188,58 @@ class Stack:
         )
 
 
+@final
+class Shared:
+    """One adjuster that several trainings learn together."""
+
+    def __init__(self) -> None:
+        self.first: MetaMethod | None = None
+
+    def tie(self, seats: Sequence[Seat]) -> None:
+        """Give all trainings the parameters of the first one's adjuster, and its optimiser."""
+        for seat in seats:
+            method = _learner(seat)
+            if self.first is None:
+                self.first = method
+            elif method is not self.first:
+                method.learn_with(self.first)
+
+    def steps(self, seats: Sequence[Seat], batches: Sequence[tuple[Tensor, Tensor, Tensor]]) -> list[StepReport]:
+        """Move the adjuster by the mean of the hypergradients that are due, then the classifiers one by one."""
+        learners = [_learner(seat) for seat in seats]
+        found: list[Hypergradient | None] = []
+        for seat, learner, batch in zip(seats, learners, batches, strict=True):
+            with autocast(batch[1].device.type, seat.precision):
+                found.append(learner.look_ahead(*batch))
+        due = [meta.gradients for meta in found if meta is not None]
+        if due:
+            for parameter, gradients in zip(learners[0].parameters(), zip(*due, strict=True), strict=True):
+                parameter.grad = torch.stack(gradients).sum(dim=0) / len(due)
+            learners[0].adjuster_optimizer.step()
+        reports = []
+        for seat, learner, batch, meta in zip(seats, learners, batches, found, strict=True):
+            with autocast(batch[1].device.type, seat.precision):
+                report = learner.follow(*batch)
+            reports.append(report if meta is None else replace(report, meta_loss=meta.meta_loss))
+        return reports
+
+
+def _learner(seat: Seat) -> MetaMethod:
+    if not isinstance(seat.method, MetaMethod):
+        raise OptionError(f"{seat.method.name} learns no adjuster: share one among A-* methods of one loss")
+    return seat.method
+
+
 class Alongside(Method):
     """Several methods as one, whose step is a step of each.
 
     Args:
         seats: of the trainings.
+        shared: the adjuster that they learn together; None: each has its own.
     """
 
-    def __init__(self, seats: Sequence[Seat]) -> None:
+    def __init__(self, seats: Sequence[Seat], shared: Shared | None = None) -> None:
+        self.shared = shared
         self.seats = list(seats)
         self.name = ", ".join(seat.method.name for seat in seats)
 
@@ -209,6 +264,8 @@ class Alongside(Method):
 
     def one_by_one(self, batches: Sequence[tuple[Tensor, Tensor, Tensor]]) -> list[StepReport]:
         """Train each on a batch of its own: inputs, labels and ids."""
+        if self.shared is not None:
+            return self.shared.steps(self.seats, batches)
         return [seat.eagerly(*batch) for seat, batch in zip(self.seats, batches, strict=True)]
 
     def apart(self, report: StepReport) -> list[StepReport]:
@@ -239,10 +296,11 @@ class Joint(Alongside):
 
     Args:
         seats: of the trainings.
+        shared: the adjuster that they learn together; None: each has its own.
     """
 
-    def __init__(self, seats: Sequence[Seat]) -> None:
-        super().__init__(seats)
+    def __init__(self, seats: Sequence[Seat], shared: Shared | None = None) -> None:
+        super().__init__(seats, shared)
         self.model = joined([seat.model for seat in self.seats]).train()
         self.optimizer = _joint_optimizer(self.model, [seat.optimizer for seat in self.seats])
         self._objectives: _Objectives | None = None
@@ -279,6 +337,7 @@ class Joint(Alongside):
             self._objectives if learned else None,
             self._look_ahead(metas) if metas else None,
             trainings=len(moves),
+            shared=self.shared is not None,
         )
 
     def _look_ahead(self, metas: list[LookAhead]) -> _Metas:
@@ -389,7 +448,7 @@ class _Metas:
             raise OptionError("trainings that look ahead by different steps cannot be stacked")
         self.rule: Rule = metas[0].rule
         self.adjuster = adjuster
-        self._own = [meta.adjuster_optimizer for meta in metas]
+        self._own = list(dict.fromkeys(meta.adjuster_optimizer for meta in metas))  # one, if they share an adjuster
         for own in self._own:
             if type(own) is not Adam:
                 raise OptionError(f"an adjuster that {type(own).__name__} moves cannot be stacked: use Adam")

@@ -99,6 +99,7 @@ class Move:
         meta: what moves the learned loss first, in meta steps.
         trainings: how many this is a step of, with logits side by side (:mod:`narl.train.engine.stack`); None: a step
             like any other.
+        shared: whether these trainings learn one loss together, each with its share of the hypergradient.
 
     Example:
         >>> Move((), nn.functional.cross_entropy, lambda logits, y, ids: ({}, margin(logits, y))).meta is None
@@ -111,6 +112,7 @@ class Move:
     learned: nn.Module | None = None
     meta: LookAhead | None = None
     trainings: int | None = None
+    shared: bool = False
 
 
 class Method(ABC):

@@ -6,10 +6,11 @@ from abc import abstractmethod
 from typing import Any, Protocol, final
 
 from torch import Tensor, nn
-from torch.optim import Adam
+from torch.optim import Adam, Optimizer
 
 from narl.bilevel import MetaStep, StepReport
 from narl.bilevel.calls import Inputs
+from narl.bilevel.hypergradient import Hypergradient
 from narl.bilevel.step import observed
 from narl.bilevel.tangents import KINDS
 from narl.bilevel.turns import couples
@@ -145,6 +146,16 @@ class MetaMethod(Method):
         """Steps from one meta step to the next."""
         return self._meta.every
 
+    @property
+    def adjuster_optimizer(self) -> Optimizer:
+        """What moves the learned loss."""
+        return self._meta.adjuster_optimizer
+
+    @final
+    def parameters(self) -> list[nn.Parameter]:
+        """Of the learned loss."""
+        return list(self._learned.parameters())
+
     @final
     def step(self, x: Inputs, y: Tensor, ids: Tensor) -> StepReport:
         """Train on one batch."""
@@ -154,6 +165,39 @@ class MetaMethod(Method):
         report = self._meta.step(x, y, self.setting.clean, ids) if warm else self._plain_step(x, y, ids)
         self._count()
         return report
+
+    @final
+    def look_ahead(self, x: Inputs, y: Tensor, ids: Tensor) -> Hypergradient | None:
+        """What the next step would move the learned loss by; None if it is no meta step. Nothing is moved."""
+        if self._follow:
+            self._follow_schedule()
+        if not (self._is_warm and self._meta.is_due):
+            return None
+        return self._meta.look_ahead(x, y, self.setting.clean, ids)
+
+    @final
+    def follow(self, x: Inputs, y: Tensor, ids: Tensor) -> StepReport:
+        """Train the classifier alone on one batch, with the learned loss as it is; a step like any other."""
+        report = self._plain_step(x, y, ids)
+        self.moved()
+        return report
+
+    @final
+    def learn_with(self, other: MetaMethod) -> None:
+        """From now on have the parameters of another method's learned loss, and the optimiser that moves them.
+
+        What belongs to the data, such as families and the samples' running margins, stays this method's own.
+        """
+        ours, theirs = self._learned, other._learned
+        if not isinstance(ours, nn.Module) or not isinstance(theirs, nn.Module) or _alike(ours) != _alike(theirs):
+            raise OptionError(
+                f"{self.name} and {other.name} do not learn the same kind of loss: for one adjuster give trainings "
+                "with the same loss, margin, families and hidden units"
+            )
+        for name, parameter in theirs.named_parameters():
+            path, _, key = name.rpartition(".")
+            setattr(ours.get_submodule(path), key, parameter)
+        self._meta.adjuster_optimizer = other._meta.adjuster_optimizer
 
     @final
     def move(self) -> Move | None:
@@ -221,3 +265,10 @@ class MetaMethod(Method):
         for group in self._meta.adjuster_optimizer.param_groups:
             group["lr"] = self.adjuster_lr * share
             group["weight_decay"] = self.adjuster_weight_decay * share
+
+
+def _alike(learned: nn.Module) -> list[object]:
+    """What two learned losses must have in common to have the same parameters."""
+    kinds = [getattr(learned, name, None) for name in ("spans", "num_families", "remembers")]
+    loss = getattr(getattr(learned, "robust_loss", None), "name", type(learned).__name__)
+    return [loss, *kinds, [(name, tuple(p.shape)) for name, p in learned.named_parameters()]]

@@ -1,0 +1,214 @@
+"""Adjusters learned from several tasks at once."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import narl
+from command_line import done, refused
+from command_line import narl as narl_command
+from narl.adjuster import Adjuster
+from narl.bench import adjusters, grid, protocols, work
+from narl.bench.cells import Cell
+from narl.bench.protocols import Protocol
+from narl.bench.stopping import Asked
+from narl.bench.work import Place
+from narl.train.run_folder import RunFolder
+from small_grid import TASK, Seen, decided, place, points, table
+
+TASKS = [TASK, {**TASK, "noise": "asymmetric"}, {**TASK, "rate": 0.1}]
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> tuple[Protocol, Place]:
+    own = table(tmp_path / "small.json", tasks=TASKS, methods=["CE", "A-GCE", "A-JS"])
+    return adjusters.shared(own), place(tmp_path)
+
+
+def row(protocol: Protocol, method: str = "A-GCE") -> dict[Cell, Protocol]:
+    return dict.fromkeys(protocol.cells(methods=[method]), protocol)
+
+
+def learned(where: Place, cell: Cell) -> list[torch.Tensor]:
+    """All numbers of the snapshots that a training has left."""
+    files = sorted((where.work / cell.slug).glob("adjuster-*.safetensors"))
+    assert len(files) == adjusters.SNAPSHOTS
+    return [p.detach() for file in files for p in Adjuster.load(file).parameters()]
+
+
+def test_the_papers_nine_tasks() -> None:
+    protocol = protocols.get("adjusters")
+    assert len(protocol.tasks) == 9
+    assert {task.noise for task in protocol.tasks} == {"symmetric", "asymmetric", "instance"}
+    assert protocol.schedule("adjusters", "CIFAR-10") == protocols.Schedule(60, (40, 50))
+    assert [len(one) for one in adjusters.rows(protocol.cells())] == [9] * 4
+
+
+def test_all_tasks_learn_one_adjuster(small: tuple[Protocol, Place]) -> None:
+    protocol, where = small
+    cells = row(protocol)
+    found = adjusters.learn(cells, where, Asked())
+    assert all(run is not None and run.environment["stacked"] == 3 for run in found)
+    first, *others = (learned(where, cell) for cell in cells)
+    for other in others:
+        assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+    alone = replace(where, work=where.work / "alone", results=where.results / "alone")
+    assert work.train(next(iter(cells)), replace(protocol, shared=False), alone) is not None
+    assert not all(torch.equal(a, b) for a, b in zip(first, learned(alone, next(iter(cells))), strict=True))
+
+
+def test_families_are_each_tasks_own(small: tuple[Protocol, Place]) -> None:
+    protocol, where = small
+    cells = row(protocol)
+    adjusters.learn(cells, where, Asked())
+    counts = [Adjuster.load(where.work / cell.slug / "adjuster-3.safetensors").class_counts for cell in cells]
+    assert len({tuple(one) for one in counts}) > 1
+
+
+class _StopsAfter(Asked):
+    """Is asked to stop after so many looks."""
+
+    def __init__(self, looks: int) -> None:
+        self._looks = looks
+
+    @property
+    def stop(self) -> bool:
+        self._looks -= 1
+        return self._looks < 0
+
+    @stop.setter
+    def stop(self, value: bool) -> None: ...
+
+
+@pytest.mark.parametrize("looks", [4, 17, 30])
+def test_stopped_and_gone_on_with_it_is_the_same(small: tuple[Protocol, Place], tmp_path: Path, looks: int) -> None:
+    protocol, where = small
+    whole = replace(where, work=tmp_path / "whole", results=tmp_path / "whole-results")
+    cells = row(protocol)
+    assert None not in adjusters.learn(cells, whole, Asked())
+    assert adjusters.learn(cells, where, _StopsAfter(looks)) == [None] * 3
+    assert None not in adjusters.learn(cells, where, Asked())
+    for cell in cells:
+        assert decided(cell.result(where.results)) == decided(cell.result(whole.results))
+        assert all(torch.equal(a, b) for a, b in zip(learned(where, cell), learned(whole, cell), strict=True))
+
+
+def test_after_a_kill_all_go_on_from_where_all_have_been(small: tuple[Protocol, Place], tmp_path: Path) -> None:
+    """As if it had come while the second task's end of an epoch was being written."""
+    protocol, where = small
+    whole = replace(where, work=tmp_path / "whole", results=tmp_path / "whole-results")
+    cells = row(protocol)
+    adjusters.learn(cells, whole, Asked())
+    assert adjusters.learn(cells, where, _StopsAfter(30)) == [None] * 3
+    first, second, _ = (RunFolder.open(where.work / cell.slug).checkpoints for cell in cells)
+    assert len(set(second.positions())) == 2
+    second.paths()[0].unlink()
+    assert first.positions()[0] > second.positions()[0]
+    adjusters.learn(cells, where, Asked())
+    for cell in cells:
+        assert decided(cell.result(where.results)) == decided(cell.result(whole.results))
+
+
+def test_after_a_kill_at_the_very_end(small: tuple[Protocol, Place], tmp_path: Path) -> None:
+    protocol, where = small
+    whole = replace(where, work=tmp_path / "whole", results=tmp_path / "whole-results")
+    cells = row(protocol)
+    adjusters.learn(cells, whole, Asked())
+    adjusters.learn(cells, where, Asked())
+    first, *others = cells
+    for cell in others:  # the first had ended
+        cell.result(where.results).unlink()
+        (where.work / cell.slug / "summary.json").unlink()
+        RunFolder.open(where.work / cell.slug).checkpoints.paths()[0].unlink()
+    assert first.result(where.results).exists()
+    adjusters.learn(cells, where, Asked())
+    for cell in cells:
+        assert decided(cell.result(where.results)) == decided(cell.result(whole.results))
+
+
+def test_a_killed_worker_goes_on(tmp_path: Path) -> None:
+    protocol = adjusters.shared(table(tmp_path / "small.json", tasks=TASKS, methods=["A-GCE"], epochs=15))
+    where, cells = place(tmp_path), row(protocol)
+    killed: list[int] = []
+
+    def kill(cell: Cell, epoch: int) -> None:
+        if not killed:
+            killed.append(epoch)
+            (worker,) = workers._busy
+            worker.process.send_signal(signal.SIGKILL)
+
+    seen = Seen(kill)
+    workers = grid._Workers([{}], cells, where, seen)
+    assert workers.train(adjusters.rows(cells)) is True
+    assert killed
+    assert [len(seen.of(cell, "ended")) for cell in cells] == [1, 1, 1]
+
+
+def test_what_fails_is_told_of_all_tasks_and_not_trained_apart(tmp_path: Path) -> None:
+    protocol = adjusters.shared(table(tmp_path / "small.json", tasks=TASKS, methods=["A-GCE"]))
+    where, seen = place(tmp_path, sources=(("points", str(tmp_path / "nowhere.csv")),)), Seen()
+    cells = row(protocol)
+    assert grid.train(cells, where, seen) is False
+    assert [len(seen.of(cell, "failed")) for cell in cells] == [1, 1, 1]
+
+
+def test_on_the_command_line(tmp_path: Path) -> None:
+    table(tmp_path / "small.json", tasks=TASKS, methods=["CE", "A-GCE", "A-JS"])
+    points(tmp_path / "points.csv")
+    where = (
+        "--work",
+        tmp_path / "work",
+        "--results",
+        tmp_path / "results",
+        "--device",
+        "cpu",
+        "--out",
+        tmp_path / "out",
+    )
+    asked = ("bench", "adjusters", tmp_path / "small.json", "--data", f"points={tmp_path / 'points.csv'}", *where)
+    assert "6 missing" in done(*asked, "--dry-run").out
+    assert not (tmp_path / "work").exists()
+    said = done(*asked).out
+    files = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert files == [f"{loss}-{number}.safetensors" for loss in ("gce", "js") for number in (1, 2, 3)]
+    assert str(tmp_path / "out" / "gce-3.safetensors") in said
+    snapshots = [Adjuster.load(tmp_path / "out" / name) for name in files[:3]]
+    criterion = narl.AdjustedLoss(snapshots, class_counts=[5, 5, 5, 5])
+    ids = torch.arange(2)
+    assert float(criterion(torch.eye(4)[:2], torch.tensor([0, 1]), progress=0.9, ids=ids)) > 0
+    before = [path.stat().st_mtime_ns for path in (tmp_path / "results").rglob("*.json")]
+    done(*asked)  # nothing is left to learn
+    assert before == [path.stat().st_mtime_ns for path in (tmp_path / "results").rglob("*.json")]
+
+
+def test_mistakes_on_the_command_line(tmp_path: Path) -> None:
+    table(tmp_path / "small.json", tasks=TASKS, methods=["CE"])
+    asked: tuple[Any, ...] = ("bench", "adjusters", tmp_path / "small.json", "--data", points(tmp_path / "points.csv"))
+    assert "has no A-* method" in refused(*asked)
+    assert "CE learns no adjuster: give A-* methods" in refused(*asked, "--methods", "CE")
+    assert "--seeds 0 learns nothing" in refused(*asked, "--seeds", 0)
+    answer = narl_command("bench", "run", "adjusters", "--data", tmp_path / "points.csv", "--device", "cpu")
+    assert answer.code == 2
+    assert "use narl bench adjusters" in answer.err
+
+
+def test_one_adjuster_takes_one_kind_of_loss(tmp_path: Path) -> None:
+    protocol = adjusters.shared(table(tmp_path / "small.json", tasks=TASKS, methods=["A-GCE", "A-JS"]))
+    one, other = protocol.cells(methods=["A-GCE"])[0], protocol.cells(methods=["A-JS"])[1]
+    with pytest.raises(narl.errors.OptionError, match="do not learn the same kind of loss"):
+        adjusters.learn({one: protocol, other: protocol}, place(tmp_path), Asked())
+
+
+def test_a_table_of_the_paper_can_be_shared_too() -> None:
+    protocol = adjusters.shared(protocols.get("cifar10n"))
+    assert protocol.shared
+    assert {cell.schedule for cell in protocol.cells()} == {"cifar10n-adjusters"}
+    assert protocols.from_json(protocols.to_json(protocol)) == protocol
+    assert np.all([cell.slug.split("/")[2] == "resnet32-cifar10n-adjusters" for cell in protocol.cells()])
