@@ -561,3 +561,44 @@ def test_a_newly_registered_loss_gets_an_adjuster_for_nothing() -> None:
         assert_close(adjuster.loss(logits, labels), losses.mae(logits, labels), rtol=1e-5, atol=1e-6)
     finally:
         losses.unregister("power-mae")
+
+
+# What it sees
+
+
+def test_an_adjuster_that_sees_scaled_margins_does_not_care_for_the_logits_scale() -> None:
+    adjuster = Adjuster("gce", [5, 5, 5], input="scaled", generator=torch.Generator().manual_seed(0))
+    nn_init = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        adjuster.heads.weight.normal_(generator=nn_init)
+    logits, targets = torch.randn(6, 3, generator=nn_init), torch.tensor([0, 1, 2, 0, 1, 2])
+    assert_close(adjuster(7 * logits, targets)["q"], adjuster(logits, targets)["q"])
+
+
+def test_progress_is_seen_and_learned_from() -> None:
+    adjuster = Adjuster("gce", [5, 5], input="margin+progress", generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        adjuster.heads.weight.normal_(generator=torch.Generator().manual_seed(1))
+    logits, targets = torch.randn(4, 2, generator=torch.Generator().manual_seed(2)), torch.tensor([0, 1, 1, 0])
+    early = adjuster(logits, targets)["q"]
+    adjuster.progress.fill_(0.9)
+    assert not torch.equal(adjuster(logits, targets)["q"], early)
+    assert "progress" not in adjuster.state_dict()
+    adjuster(logits, targets)["q"].sum().backward()
+    assert adjuster.hidden.weight.grad is not None
+    assert adjuster.hidden.weight.grad[:, 1].abs().sum() > 0
+
+
+def test_what_is_measured_is_what_is_averaged() -> None:
+    adjuster = Adjuster("gce", [5, 5], margin="running", input="rank")
+    ids = torch.arange(2)
+    _, margins = adjuster.observe(torch.tensor([[4.0, 0.0], [0.0, 9.0]]), torch.tensor([0, 0]), ids)
+    assert margins.tolist() == [4.0, -9.0], "reported as they are"
+    assert adjuster.running is not None
+    score = torch.special.ndtri(torch.tensor(0.75))
+    assert_close(adjuster.running.table, torch.stack([score, -score]))
+
+
+def test_an_unknown_input_is_refused() -> None:
+    with pytest.raises(OptionError, match="input = 'colour' is unknown: use 'margin', 'scaled', 'rank'"):
+        Adjuster("gce", [5, 5], input="colour")

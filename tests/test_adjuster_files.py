@@ -119,9 +119,35 @@ def test_the_header_says_what_the_adjuster_is_for(tmp_path: Path) -> None:
         "class_counts": COUNTS,
         "hidden": 5,
         "margin": "running",
+        "input": "margin",
     }
     shapes = {key: tuple(value.shape) for key, value in load_file(tmp_path / "a").items()}
     assert shapes == {"hidden.weight": (5, 1), "hidden.bias": (5,), "heads.weight": (4, 5), "heads.bias": (4,)}
+
+
+@pytest.mark.parametrize("seen", ["margin", "scaled", "rank+progress"])
+def test_what_the_adjuster_sees_is_kept(tmp_path: Path, seen: str) -> None:
+    adjuster = taught(input=seen)
+    adjuster.progress.fill_(0.7)
+    adjuster.save(tmp_path / "a")
+    assert header_of(tmp_path / "a")["format"] == (1 if seen == "margin" else 2), "older versions refuse it"
+    loaded = Adjuster.load(tmp_path / "a")
+    assert loaded.input == seen
+    loaded.progress.fill_(0.7)
+    assert same(outputs(loaded), outputs(adjuster))
+
+
+def test_files_of_before_there_was_a_choice(tmp_path: Path) -> None:
+    taught().save(tmp_path / "a")
+    header = header_of(tmp_path / "a")
+    header.pop("input")
+    save_file(load_file(tmp_path / "a"), tmp_path / "old", metadata={"narl": json.dumps(header)})
+    assert Adjuster.load(tmp_path / "old").input == "margin"
+    for nonsense in ("colour", "+progress", 3):
+        header["input"] = nonsense
+        save_file(load_file(tmp_path / "a"), tmp_path / "odd", metadata={"narl": json.dumps(header)})
+        with pytest.raises(AdjusterFileError, match="nonsense in its header"):
+            Adjuster.load(tmp_path / "odd")
 
 
 def test_a_file_holds_nothing_of_the_samples(tmp_path: Path) -> None:
@@ -227,7 +253,7 @@ def test_a_header_that_is_no_json(tmp_path: Path) -> None:
         Adjuster.load(tmp_path / "other")
 
 
-@pytest.mark.parametrize("future", [2, 99, "2", None])
+@pytest.mark.parametrize("future", [3, 99, "2", None])
 def test_a_newer_format(future: Any, path: Path) -> None:
     rewrite(path, format=future, version="7.1")
     with pytest.raises(AdjusterFileError, match=rf"has format {future}, written by narl 7\.1.*upgrade narl"):

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import norm, rankdata
 from torch import Tensor
 from torch.testing import assert_close
 
 from narl import margin
-from narl.adjuster.margins import RunningMargin
+from narl.adjuster.margins import RunningMargin, measured
 from narl.errors import LabelError, LogitsError, SampleIdsError
 
 quick = settings(max_examples=40, deadline=None, derandomize=True, database=None)
@@ -313,3 +315,37 @@ def test_forgetting_gives_the_reserved_room_back() -> None:
     assert len(running.table) == 0
     running.store(torch.tensor([3.0]), torch.tensor([1]))
     assert running.table[1] == 3
+
+
+# What an adjuster sees of margins
+
+some_margins = st.lists(st.integers(-40, 40).map(lambda number: number / 4), min_size=1, max_size=30)
+
+
+def test_the_margin_itself() -> None:
+    margins = torch.randn(5)
+    assert measured("margin", margins, torch.randn(5, 3)) is margins
+
+
+@given(st.integers(1, 8), st.integers(2, 6), st.floats(0.01, 100), st.integers(0, 10**6))
+def test_scaled_margins_do_not_depend_on_the_scale(rows: int, classes: int, scale: float, seed: int) -> None:
+    logits = torch.randn(rows, classes, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    margins = margin(logits, torch.zeros(rows, dtype=torch.int64))
+    spread = np.sqrt(np.mean([np.var(row) for row in logits.numpy()]))
+    found = measured("scaled", margins, logits)
+    assert_close(found, margins / spread)
+    assert_close(measured("scaled", scale * margins, scale * logits), found)
+    assert_close(measured("scaled", margins, logits + 3), found)
+
+
+def test_logits_that_are_all_the_same_have_no_scale() -> None:
+    assert measured("scaled", torch.zeros(2), torch.ones(2, 3)).tolist() == [0.0, 0.0]
+
+
+@given(some_margins)
+def test_ranks_as_normal_scores(values: list[float]) -> None:
+    margins = torch.tensor(values, dtype=torch.float64)
+    found = measured("rank", margins, torch.zeros(len(values), 2))
+    assert_close(found, torch.from_numpy(norm.ppf((rankdata(values) - 0.5) / len(values))))
+    assert_close(measured("rank", margins**3 - 7, torch.zeros(len(values), 2)), found)
+    assert found.isfinite().all()

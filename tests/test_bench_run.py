@@ -235,6 +235,11 @@ def test_a_default_that_has_changed_makes_results_stale(tmp_path: Path, monkeypa
     monkeypatch.setattr(methods, "get", lambda name: other)
     assert work.difference(run, protocol) == "q was 0.7, is 0.6 now"
     assert work.difference(replace(run, asked={}), protocol) is None, "nobody knows"
+    more = replace(spec, options={**spec.options, "colour": replace(spec.options["q"], default=0.1)})
+    monkeypatch.setattr(methods, "get", lambda name: more)
+    assert work.difference(run, protocol) is None, "an option of later; its default is what was before"
+    painted = replace(run, cell=replace(run.cell, options=(("colour", 0.2),)))
+    assert work.difference(painted, protocol) == "colour was None, is 0.2 now"
 
 
 def test_a_method_that_is_gone_is_said(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "A-GCE": {"every": 2},
     "A-SL": {"every": 1, "margin": "latest"},
     "A-PolySoft": {"every": 3, "warmup": 0.25},
-    "A-JS": {"every": 2, "virtual": "sgd"},
+    "A-JS": {"every": 2, "virtual": "sgd", "input": "scaled+progress"},
     "T-GCE": {"adjusters": [Adjuster("gce", [5, 5, 9], margin="running", generator=torch.Generator())] * 3},
 }
 

@@ -15,12 +15,13 @@ from safetensors.torch import save
 from torch import Tensor
 
 from narl._version import __version__
+from narl.adjuster.margins import INPUTS
 from narl.atomic import replacing
 from narl.errors import AdjusterFileError
 from narl.losses import RobustLoss
 
 KIND = "adjuster"
-FORMAT = 1
+FORMAT = 2  # 1: an adjuster that sees the margin itself
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,13 @@ class Header:
     class_counts: list[float]
     hidden: int
     margin: str
+    input: str = "margin"
 
 
 def write(path: str | PathLike[str], header: Header, tensors: Mapping[str, Tensor]) -> None:
     """Write the file whole or not at all: a reader sees the old one or the new one."""
-    about = {"kind": KIND, "format": FORMAT, "version": __version__, **asdict(header)}
+    needed = 1 if header.input == "margin" else FORMAT  # what older versions can read stays readable
+    about = {"kind": KIND, "format": needed, "version": __version__, **asdict(header)}
     if not Path(path).name or Path(path).is_dir():
         raise AdjusterFileError(f"cannot write the adjuster to {os.fspath(path)!r}: it is a folder; add a file name")
     try:
@@ -91,7 +94,7 @@ def check_contents(path: str | PathLike[str], header: Header, tensors: Mapping[s
             )
     outputs = header.families * len(adjusted)
     promised = {
-        "hidden.weight": (header.hidden, 1),
+        "hidden.weight": (header.hidden, 1 + header.input.endswith("+progress")),
         "hidden.bias": (header.hidden,),
         "heads.weight": (outputs, header.hidden),
         "heads.bias": (outputs,),
@@ -106,6 +109,7 @@ def check_contents(path: str | PathLike[str], header: Header, tensors: Mapping[s
 
 def _checked(about: dict[str, Any], name: str) -> Header:
     """The header with every field of its kind: a file from elsewhere can hold anything."""
+    about = {"input": "margin", **about}  # files of before there was a choice
     missing = [field for field in Header.__dataclass_fields__ if field not in about]
     if missing:
         raise AdjusterFileError(f"{name} has no {', '.join(missing)} in its header: save it again")
@@ -118,6 +122,7 @@ def _checked(about: dict[str, Any], name: str) -> Header:
         "class_counts": _numbers(header.class_counts),
         "hidden": _positive(header.hidden),
         "margin": header.margin in ("latest", "running"),
+        "input": isinstance(header.input, str) and header.input.removesuffix("+progress") in INPUTS,
     }
     wrong = [f"{field} = {about[field]!r}" for field, right in kinds.items() if not right]
     if wrong:

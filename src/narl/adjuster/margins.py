@@ -47,6 +47,46 @@ def margin(logits: Tensor, targets: Tensor) -> Tensor:
     return (targets.detach().to(z.dtype) * (z - rivals)).sum(dim=1)
 
 
+INPUTS = ("margin", "scaled", "rank")
+
+
+def measured(kind: str, margins: Tensor, logits: Tensor) -> Tensor:
+    r"""What an adjuster sees of a batch's margins.
+
+    ``"margin"`` is the margin itself, as in the paper. Its scale depends on the classifier, on the number of classes
+    and on how far the training is. ``"scaled"`` is the margin in units of the logits' spread over the classes,
+
+    .. math:: m_i \Big/ \sqrt{\tfrac1N \sum\nolimits_n \operatorname{Var}_j z_{nj}}
+
+    and ``"rank"`` where the margin stands among those of its batch, as a normal score,
+    :math:`\Phi^{-1}\big((r_i - \tfrac12) / N\big)` with the rank r of the i-th smallest; equal margins share a rank.
+
+    Args:
+        kind: one of :data:`INPUTS`.
+        margins: ``(N,)``.
+        logits: that they are of, ``(N, c)``.
+
+    Returns:
+        ``(N,)``, without gradient.
+
+    Example:
+        >>> logits, margins = torch.tensor([[6.0, 0.0], [0.0, 2.0]]), torch.tensor([6.0, -2.0])
+        >>> torch.allclose(measured("scaled", margins, logits), measured("scaled", 10 * margins, 10 * logits))
+        True
+        >>> measured("rank", torch.tensor([5.0, -1.0, 0.0]), logits)
+        tensor([ 0.9674, -0.9674,  0.0000])
+    """
+    if kind == "margin":
+        return margins
+    if kind == "scaled":
+        spread = at_least_float32(logits.detach()).var(dim=1, correction=0).mean().sqrt()
+        return margins / spread.clamp(min=torch.finfo(spread.dtype).tiny)
+    ordered = margins.sort().values
+    below, up_to = (torch.searchsorted(ordered, margins, right=right) for right in (False, True))
+    score: Tensor = torch.special.ndtri((below + up_to).to(margins.dtype) / (2 * max(len(margins), 1)))
+    return score
+
+
 class RunningMargin(nn.Module):
     """An exponential average of every sample's margin, kept by sample id.
 

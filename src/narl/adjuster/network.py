@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from narl import losses
 from narl.adjuster import files
 from narl.adjuster.families import Counts, Families, checked_counts
-from narl.adjuster.margins import RunningMargin, margin
+from narl.adjuster.margins import INPUTS, RunningMargin, margin, measured
 from narl.errors import ClassCountsError, HyperparameterError, OptionError, SampleIdsError
+
+_PROGRESS = "+progress"
 
 
 @final
@@ -32,6 +34,9 @@ class Adjuster(nn.Module):
         hidden: units of the shared hidden layer.
         margin: ``"latest"`` as in the paper, or ``"running"``: the average over the epochs, by sample id, which still
             works once the classifier has begun to memorise wrong labels.
+        input: what is seen of a margin: ``"margin"`` itself as in the paper, ``"scaled"`` by the spread of the batch's
+            logits, or its ``"rank"`` in the batch; see :func:`narl.adjuster.margins.measured`. With ``"+progress"``
+            after it, such as ``"scaled+progress"``, also how much of the training is done (``progress``, 0 to 1).
         generator: where the hidden layer's initial weights come from; torch's global one if omitted.
 
     Example:
@@ -44,6 +49,7 @@ class Adjuster(nn.Module):
     """
 
     of_class: Tensor
+    progress: Tensor
 
     def __init__(
         self,
@@ -53,6 +59,7 @@ class Adjuster(nn.Module):
         hidden: int = 100,
         margin: str = "latest",
         *,
+        input: str = "margin",
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
@@ -66,13 +73,18 @@ class Adjuster(nn.Module):
             raise OptionError(f"hidden = {hidden} units are too few: use 1 or more (100 in the paper)")
         if margin not in ("latest", "running"):
             raise OptionError(f"margin = {margin!r} is unknown: use 'latest' (the paper's) or 'running'")
+        if input.removesuffix(_PROGRESS) not in INPUTS:
+            known = ", ".join(map(repr, INPUTS))
+            raise OptionError(f"input = {input!r} is unknown: use {known}, or one of them followed by '{_PROGRESS}'")
+        self.input = input
         self.spans = {h.name: h.span for h in self.robust_loss.hyperparameters}
         self.num_families = families
         self.running = RunningMargin() if margin == "running" else None
-        self.hidden = _uninitialised(1, hidden)
+        self.hidden = _uninitialised(1 + self.sees_progress, hidden)
         self.heads = _uninitialised(hidden, families * len(self.spans))
         self._start(generator)
         self.register_buffer("of_class", torch.empty(0, dtype=torch.int64), persistent=False)
+        self.register_buffer("progress", torch.zeros(()), persistent=False)
         self.refit(class_counts)
 
     def _start(self, generator: torch.Generator | None) -> None:
@@ -130,10 +142,10 @@ class Adjuster(nn.Module):
             One ``(N,)`` tensor a hyperparameter, by name.
         """
         self._check_classes(logits)
-        margins = margin(logits, targets)
+        seen = self.measure(margin(logits, targets), logits)
         if self.running is not None:
-            margins = self.running.blend(margins, _required(ids))
-        by_family = self.curves(margins)
+            seen = self.running.blend(seen, _required(ids))
+        by_family = self.curves(seen)
         if targets.dim() == 1:
             own = self.of_class[targets.long()].unsqueeze(1)
             return {name: values.gather(1, own).squeeze(1) for name, values in by_family.items()}
@@ -149,11 +161,20 @@ class Adjuster(nn.Module):
         empty = targets.new_zeros(len(targets), self.num_families, dtype=self.heads.weight.dtype)
         return empty.scatter_add(1, families, targets.to(empty.dtype))
 
+    @property
+    def sees_progress(self) -> bool:
+        """Whether it looks at how much of the training is done: then somebody has to set ``progress``."""
+        return self.input.endswith(_PROGRESS)
+
+    def measure(self, margins: Tensor, logits: Tensor) -> Tensor:
+        """What the adjuster sees of margins ``(N,)`` of logits ``(N, c)``, before any average over epochs."""
+        return measured(self.input.removesuffix(_PROGRESS), margins, logits)
+
     def curves(self, margins: Tensor) -> dict[str, Tensor]:
         """What every family's samples get at these margins: the functions that the adjuster has learned.
 
         Args:
-            margins: ``(N,)``.
+            margins: ``(N,)``, or what the adjuster sees in their place (:meth:`measure`).
 
         Returns:
             One ``(N, K)`` tensor a hyperparameter, by name, a column a family.
@@ -163,7 +184,10 @@ class Adjuster(nn.Module):
             torch.Size([11, 2])
         """
         with torch.autocast(margins.device.type, enabled=False):  # a few hundred numbers: half precision saves nothing
-            features = torch.relu(self.hidden(margins.to(self.hidden.weight.dtype).unsqueeze(1)))
+            seen = margins.to(self.hidden.weight.dtype).unsqueeze(1)
+            if self.sees_progress:
+                seen = torch.cat([seen, self.progress.to(seen.dtype).expand(len(seen), 1)], dim=1)
+            features = torch.relu(self.hidden(seen))
             shares = torch.sigmoid(self.heads(features)).view(len(margins), self.num_families, len(self.spans))
         return {
             name: (low + (high - low) * share).clamp(low, high)  # rounding alone could leave the span
@@ -203,7 +227,7 @@ class Adjuster(nn.Module):
         """
         hyperparameters, margins = self.describe(logits, targets, ids)
         if self.running is not None:
-            self.remember(margins, _required(ids))
+            self.remember(self.measure(margins, logits), _required(ids))
         return hyperparameters, margins
 
     @property
@@ -218,7 +242,7 @@ class Adjuster(nn.Module):
 
     @torch.no_grad()
     def remember(self, margins: Tensor, ids: Tensor) -> None:
-        """Take the margins ``(N,)`` of the samples with these ids ``(N,)`` into their running margins: once a step."""
+        """Take what was measured ``(N,)`` of the samples with these ids ``(N,)`` into their averages: once a step."""
         if self.running is not None:
             self.running.store(margins, ids)
 
@@ -244,6 +268,7 @@ class Adjuster(nn.Module):
             class_counts=self.class_counts,
             hidden=self.hidden.out_features,
             margin="latest" if self.running is None else "running",
+            input=self.input,
         )
         files.write(path, header, dict(self.named_parameters()))
 
@@ -262,7 +287,9 @@ class Adjuster(nn.Module):
         files.check_contents(path, header, tensors, losses.get(header.loss))
         counts = header.class_counts if class_counts is None else class_counts
         unused = torch.Generator()  # the initial weights are about to be replaced
-        adjuster = cls(header.loss, counts, header.families, header.hidden, header.margin, generator=unused)
+        adjuster = cls(
+            header.loss, counts, header.families, header.hidden, header.margin, input=header.input, generator=unused
+        )
         adjuster.to(tensors["hidden.weight"].dtype)
         adjuster.spans = {name: (low, high) for name, (low, high) in header.ranges.items()}
         with torch.no_grad():
@@ -273,7 +300,8 @@ class Adjuster(nn.Module):
     def extra_repr(self) -> str:
         """Loss, classes, families and margin, for ``print``."""
         margin = "latest" if self.running is None else "running"
-        return f"{self.robust_loss.name!r}, classes={len(self.of_class)}, families={self.num_families}, {margin=}"
+        seen = "" if self.input == "margin" else f", input={self.input!r}"
+        return f"{self.robust_loss.name!r}, classes={len(self.of_class)}, families={self.num_families}, {margin=}{seen}"
 
     def _check_classes(self, logits: Tensor) -> None:
         if logits.dim() == 2 and logits.shape[1] != len(self.of_class):

@@ -119,13 +119,16 @@ def _adjuster(files: list[Path]) -> dict[str, Any]:
     if not files:
         return {}
     snapshots = [Adjuster.load(file) for file in files]
+    for number, snapshot in enumerate(snapshots, start=1):
+        snapshot.progress.fill_(number / len(snapshots))  # when it was taken
     far, near = torch.arange(6.0, 21.0, 2.0), torch.arange(-5.75, 6.0, 0.25)  # curves bend where labels change sides
     margins = torch.cat([-far.flip(0), near, far])
     curves = [
         {name: [[_short(v) for v in family] for family in values.T.tolist()] for name, values in one.items()}
         for one in (snapshot.curves(margins) for snapshot in snapshots)
     ]
-    return {"margins": margins.tolist(), "centres": list(snapshots[-1].centres), "curves": curves}
+    seen = {} if snapshots[-1].input == "margin" else {"input": snapshots[-1].input}
+    return {"margins": margins.tolist(), "centres": list(snapshots[-1].centres), "curves": curves, **seen}
 
 
 def _short(value: Any) -> float | None:

@@ -125,12 +125,17 @@ def asked_of(cell: Cell, protocol: Protocol) -> dict[str, Any]:
 
 
 def difference(run: Run, protocol: Protocol) -> str | None:
-    """In what the table has changed since a cell was trained; None: in nothing, or nobody wrote down what it was."""
+    """In what the table has changed since a cell was trained; None: in nothing, or nobody wrote down what it was.
+
+    An option that the method did not have then changes nothing: its default is what was before.
+    """
     try:
-        before, now = (_flat(asked) for asked in (run.asked, asked_of(run.cell, protocol)))
+        asked = asked_of(run.cell, protocol)
     except UnknownNameError:
         return f"narl has no {run.cell.method} any more"
-    for name in {**before, **now} if before else ():
+    before, now = _flat(run.asked), _flat(asked)
+    new = asked["defaults"].keys() - before.keys() - asked["options"].keys() - asked["training"].keys()
+    for name in [name for name in {**before, **now} if name not in new] if before else ():
         if before.get(name) != now.get(name):
             return f"{name} was {before.get(name)}, is {now.get(name)} now"
     return None

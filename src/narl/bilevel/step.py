@@ -268,8 +268,8 @@ def observed(
 
     Args:
         objective: with ``observe(logits, targets, ids)``, or there is nothing to observe. One that remembers samples
-            (its ``remembers`` is true) has ``describe``, which is ``observe`` without that, and ``remember(margins,
-            ids)``.
+            (its ``remembers`` is true) has ``describe``, which is ``observe`` without that, ``measure(margins,
+            logits)``, which gives what it remembers, and ``remember(measured, ids)``.
         logits: of this process's samples, ``(N, c)``.
         y: their labels.
         ids: their ids ``(N,)``.
@@ -284,7 +284,7 @@ def observed(
         values, margins = objective.observe(logits, y, ids)
     else:
         values, margins = objective.describe(logits, y, ids)
-        objective.remember(*processes.gathered(margins, ids))
+        objective.remember(*processes.gathered(objective.measure(margins, logits), ids))
     return values, margins
 
 

@@ -7,6 +7,7 @@ import math
 from typing import Any, final
 
 from narl.adjuster import Adjuster
+from narl.adjuster.margins import INPUTS
 from narl.losses import RobustLoss
 from narl.train.methods import meta
 from narl.train.methods.base import Setting
@@ -28,6 +29,7 @@ class Adjusted(meta.MetaMethod):
         setting: what there is to work with.
         loss: name of a registered loss with hyperparameters.
         margin: the adjuster's input: ``"running"``, or the paper's ``"latest"``.
+        input: what the adjuster sees of a margin; see :class:`narl.Adjuster`.
         families: the largest number of task families.
         hidden: units of the adjuster's hidden layer.
         adjuster_weight_decay: None: 1e-5 for running margins, which do not drift together, and the paper's 1e-4 for the
@@ -56,12 +58,15 @@ class Adjusted(meta.MetaMethod):
         loss: str,
         *,
         margin: str = "running",
+        input: str = "margin",
         families: int = 3,
         hidden: int = 100,
         adjuster_weight_decay: float | None = None,
         **options: Any,
     ) -> None:
-        adjuster = Adjuster(loss, setting.class_counts, families, hidden, margin, generator=setting.generator)
+        adjuster = Adjuster(
+            loss, setting.class_counts, families, hidden, margin, input=input, generator=setting.generator
+        )
         self.adjuster = adjuster.to(setting.device)
         if self.adjuster.running is not None:
             self.adjuster.running.reserve(setting.num_samples)
@@ -69,6 +74,11 @@ class Adjusted(meta.MetaMethod):
         super().__init__(setting, self.adjuster, adjuster_weight_decay=decay, **options)
         self.fields = tuple(self.adjuster.spans)
         self._taken: tuple[Adjuster, ...] = ()
+
+    def before_step(self) -> None:
+        """Tell the adjuster how much of the training is done."""
+        if self.adjuster.sees_progress:
+            self.adjuster.progress.fill_(min(self.steps / self.setting.total_steps, 1.0))
 
     def after_step(self) -> None:
         """Take a snapshot when it is due."""
@@ -128,6 +138,11 @@ def spec(loss: RobustLoss, title: str | None = None) -> MethodSpec:
         options={
             "margin": Option(
                 "running", "what the adjuster sees: margins averaged over epochs, or the latest", choices=_MARGINS
+            ),
+            "input": Option(
+                "margin",
+                "what it sees of a margin: itself, scaled by the logits' spread, its rank in the batch; and progress",
+                choices=tuple(f"{name}{more}" for name in INPUTS for more in ("", "+progress")),
             ),
             **meta.options("the adjuster", None, "; none: 1e-5 for running margins, 1e-4 for the latest"),
             "families": Option(3, "groups of classes by size, each with its own head", low=1),

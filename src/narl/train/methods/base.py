@@ -212,9 +212,13 @@ class LossMethod(Method):
         """
         return None
 
+    def before_step(self) -> None:
+        """Called before each step, also one that an engine does: a place to set what graphs read from tensors."""
+
     @final
     def move(self) -> Move | None:
         """What the step is; None without a :attr:`phase`."""
+        self.before_step()
         phase = self.phase
         return None if phase is None else Move(phase, self.values, self.observe)
 
@@ -252,6 +256,7 @@ class LossMethod(Method):
     @final
     def step(self, x: Inputs, y: Tensor, ids: Tensor) -> StepReport:
         """Train on one batch, by the mean of :meth:`values`."""
+        self.before_step()
         loss, logits = descend(
             self.setting.model,
             self.setting.optimizer,

@@ -159,8 +159,7 @@ class MetaMethod(Method):
     @final
     def step(self, x: Inputs, y: Tensor, ids: Tensor) -> StepReport:
         """Train on one batch."""
-        if self._follow:
-            self._follow_schedule()
+        self._prepare()
         warm = self._is_warm
         report = self._meta.step(x, y, self.setting.clean, ids) if warm else self._plain_step(x, y, ids)
         self._count()
@@ -169,8 +168,7 @@ class MetaMethod(Method):
     @final
     def look_ahead(self, x: Inputs, y: Tensor, ids: Tensor) -> Hypergradient | None:
         """What the next step would move the learned loss by; None if it is no meta step. Nothing is moved."""
-        if self._follow:
-            self._follow_schedule()
+        self._prepare()
         if not (self._is_warm and self._meta.is_due):
             return None
         return self._meta.look_ahead(x, y, self.setting.clean, ids)
@@ -204,8 +202,7 @@ class MetaMethod(Method):
         """What the step is; None for a learned loss that is no module, or another tangent than the forward one."""
         if not isinstance(self._learned, nn.Module) or self._meta.tangent not in ("auto", "forward"):
             return None
-        if self._follow:
-            self._follow_schedule()
+        self._prepare()
         meta = self._meta if self._is_warm and self._meta.is_due else None
         phase = "plain" if meta is None else "meta"
         return Move(phase, self._learned.loss, self._learned.observe, self._learned, meta)
@@ -224,6 +221,14 @@ class MetaMethod(Method):
     def _count(self) -> None:
         self.steps += 1
         self.after_step()
+
+    def _prepare(self) -> None:
+        if self._follow:
+            self._follow_schedule()
+        self.before_step()
+
+    def before_step(self) -> None:
+        """Called before each step, also one that an engine does: a place to set what graphs read from tensors."""
 
     @abstractmethod
     def after_step(self) -> None:

@@ -62,9 +62,19 @@ class Transferred(LossMethod):
         self.fields = tuple(first.spans)
 
     @property
+    def progress(self) -> float:
+        """How much of the training is done, from 0 to 1."""
+        return min(self.steps / self.setting.total_steps, 1.0)
+
+    @property
     def current(self) -> Adjuster:
         """The snapshot that serves now."""
-        return self.criterion.at(min(self.steps / self.setting.total_steps, 1.0))
+        return self.criterion.at(self.progress)
+
+    def before_step(self) -> None:
+        """Tell the adjuster how much of the training is done."""
+        if self.current.sees_progress:
+            self.current.progress.fill_(self.progress)
 
     @property
     def phase(self) -> int:
