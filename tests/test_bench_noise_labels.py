@@ -7,6 +7,7 @@ import pickle
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ import pytest
 from narl.bench.cells import Task
 from narl.bench.noise_labels import labels_of, noisy
 from narl.data import read
-from narl.data.samples import Images, Samples
+from narl.data.samples import Images, Samples, Table
 from narl.errors import DataError, OptionError
 from small_grid import points
 
@@ -113,9 +114,22 @@ def test_noise_that_cannot_be_made(tmp_path: Path) -> None:
     data = str(points(tmp_path / "rings.csv", 50))
     with pytest.raises(OptionError, match="no noise is called 'pair'"):
         labels_of(Task("rings", "pair", 0.4), 0, data, tmp_path / "labels.txt")
-    with pytest.raises(DataError, match="looks at pixels: give images"):
-        labels_of(Task("rings", "instance", 0.4), 0, data, tmp_path / "labels.txt")
-    assert [path.name for path in tmp_path.iterdir()] == ["rings.csv"]
+    words = tmp_path / "words.csv"
+    words.write_text("text,label\n" + "".join(f"word {i} and more of them,{'ab'[i % 2]}\n" for i in range(50)))
+    with pytest.raises(OptionError, match="instance noise needs images or columns of numbers"):
+        labels_of(Task("words", "instance", 0.4), 0, str(words), tmp_path / "labels.txt")
+    assert {path.name for path in tmp_path.iterdir()} == {"rings.csv", "words.csv"}
+
+
+def test_instance_noise_of_tables_goes_by_their_numbers(tmp_path: Path) -> None:
+    samples = read.read(points(tmp_path / "points.csv", 3000))
+    given_labels = noisy(Task("points", "instance", 0.4), samples, seed=0)
+    assert (given_labels != samples.labels).mean() == pytest.approx(0.4, abs=0.03)
+    assert isinstance(samples.inputs, Table)
+    numbers = samples.inputs.numbers.copy()
+    numbers[:, 0] = numbers[::-1, 0]
+    other = noisy(Task("points", "instance", 0.4), replace(samples, inputs=replace(samples.inputs, numbers=numbers)), 0)
+    assert (other != given_labels).any()
 
 
 def test_the_published_layout_and_its_labels(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from narl import noise
 from narl.bench.cells import Task
 from narl.data import read
-from narl.data.samples import Images, Samples
+from narl.data.looks import looks
+from narl.data.samples import Samples
 from narl.errors import DataError, OptionError, nearest
 from narl.train.writing import replacing
 
@@ -86,10 +87,7 @@ def noisy(task: Task, samples: Samples, seed: int) -> NDArray[Any]:
     if task.noise == "symmetric":
         return np.asarray(noise.symmetric(labels, rate, classes, seed=seed))
     if task.noise == "instance":
-        if not isinstance(samples.inputs, Images):
-            raise DataError(f"{task} looks at pixels: give images of one size, in arrays")
-        pixels = samples.inputs.pixels.reshape(len(labels), -1)
-        return np.asarray(noise.instance(labels, rate, pixels, classes, seed=seed))
+        return np.asarray(noise.instance(labels, rate, looks(samples.inputs), classes, seed=seed))
     if task.noise != "asymmetric":
         raise OptionError(f"no noise is called {task.noise!r}: {nearest(task.noise, MADE)}")
     if task.dataset.lower() == "cifar-10":

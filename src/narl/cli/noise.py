@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from narl.data.samples import Inputs, Samples
     from narl.noise import Realised
 
-# Side of the images that instance noise looks at where they are in files: what matters is a likeness, not the detail.
-_SIDE = 32
 _RATE = "Share of labels to change: 0.4 is 40 %. For asymmetric noise: of each class that --map names."
 _LABEL_ARRAYS = ("y", "Y", "labels", "label", "target", "targets")
 
@@ -236,33 +234,22 @@ def _corrupted(
         groups = arguments.superclasses(superclasses, classes)
         return generators.hierarchical(labels, rate, groups, count, seed=seed)
     if kind is Kind.instance:
-        return generators.instance(labels, rate, _features(samples.inputs), count, seed=seed)
+        return generators.instance(labels, rate, _looks(samples.inputs), count, seed=seed)
     if kind is Kind.pair:
         return generators.pair(labels, rate, count, seed=seed)
     return generators.symmetric(labels, rate, count, seed=seed, over_all_classes=over_all)
 
 
-def _features(inputs: Inputs) -> Any:
-    """What instance noise looks at: pixels or numbers, ``(N, ...)``."""
-    import torch
-
+def _looks(inputs: Inputs) -> Any:
+    """What instance noise looks at, ``(N, …)``."""
     from narl.cli.progress import Counting
-    from narl.data.encoding import fit
-    from narl.data.pools import make_pool
-    from narl.data.samples import ImageFiles, Images, Table
-    from narl.errors import OptionError
+    from narl.data.looks import looks
+    from narl.data.samples import ImageFiles
 
-    if isinstance(inputs, Images):
-        return inputs.pixels
-    if isinstance(inputs, Table) and inputs.number_names:
-        return inputs.numbers
     if not isinstance(inputs, ImageFiles):
-        raise OptionError(
-            "instance noise needs images or columns of numbers, and there are none: choose another --kind"
-        )
+        return looks(inputs)
     with Counting(len(inputs), "decoding images") as count:
-        pool = make_pool(inputs, fit(inputs, image_size=_SIDE), memory_limit=2**62, on_progress=count)
-    return pool.get(torch.arange(len(inputs)))
+        return looks(inputs, count)
 
 
 def _write(source: Path, out: Path, label: str | None, samples: Samples, noisy: NDArray[np.int64]) -> None:
