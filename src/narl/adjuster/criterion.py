@@ -4,13 +4,85 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import final
+from functools import cached_property
+from typing import Any, final
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from narl.adjuster.families import Counts
+from narl.adjuster.margins import margin
 from narl.adjuster.network import Adjuster
+from narl.checks import at_least_float32
 from narl.errors import OptionError
+from narl.losses import RobustLoss
+
+
+@final
+class LastBatch:
+    r"""What a criterion made of the batch that it saw last. Nothing here has a graph.
+
+    Margins and suspicion are worked out when they are first read, so a training that never reads them does not pay.
+
+    **Suspicion.** Cross entropy with a target t has the gradient :math:`p - t`, so every loss pulls like cross entropy
+    with some target: :math:`t = p - \partial\ell / \partial z`. All losses here are functions of :math:`\log p_y`, and
+    for them it is a mixture of the label and the classifier's own prediction,
+
+    .. math:: t = w\, e_y + (1 - w)\, p, \qquad w = \frac{\mathrm{d}\ell}{\mathrm{d}(-\log p_y)}
+
+    with :math:`w = p_y^q` for GCE, :math:`\gamma_1 - a \gamma_2 p_y` for SL, :math:`(1 + \log p_y / \lambda)_+^{1/(d-1)}`
+    for PolySoft and :math:`p_y\,(1 - \log(m_y / p_y) / \log \pi_2)` for JS. The suspicion is the probability that this
+    target gives to the other classes: what the loss has moved away from the label,
+
+    .. math:: s = 1 - t_y = (1 - w)_+ (1 - p_y)
+
+    It is 0 for cross entropy, which believes every label, and for a sample that fits its label whatever its
+    hyperparameters; it is 1 where the loss leaves the sample to the classifier (w = 0) and the classifier rules the
+    label out. A loss that pulls harder than cross entropy (SL, w > 1) doubts nothing. Probability targets y have
+    :math:`s = (1 - w)_+ \frac12 \lVert p - y \rVert_1`, with w the part of cross entropy's gradient :math:`p - y` that
+    is in the loss's; for one-hot rows that is the same.
+
+    Args:
+        loss: the loss that was adjusted.
+        logits: ``(N, c)``.
+        targets: class indices ``(N,)`` or probabilities ``(N, c)``.
+        hyperparameters: one ``(N,)`` tensor a hyperparameter, by name.
+
+    Example:
+        >>> from narl import losses
+        >>> logits, q = torch.tensor([[9.0, 0.0], [9.0, 0.0], [9.0, 0.0]]), torch.tensor([1.0, 1.0, 0.01])
+        >>> last = LastBatch(losses.get("gce"), logits, torch.tensor([0, 1, 1]), {"q": q})
+        >>> last.margins
+        tensor([ 9., -9., -9.])
+        >>> last.suspicion.round(decimals=4)  # it fits; it does not; it does not, but q says to believe it
+        tensor([0.0000, 0.9998, 0.0861])
+    """
+
+    def __init__(self, loss: RobustLoss, logits: Tensor, targets: Tensor, hyperparameters: dict[str, Tensor]) -> None:
+        self.hyperparameters = hyperparameters
+        self._loss, self._logits, self._targets = loss, logits, targets
+
+    @cached_property
+    def margins(self) -> Tensor:
+        """How far each label's logit stands above the largest other one, ``(N,)``."""
+        return margin(self._logits, self._targets)
+
+    @cached_property
+    def suspicion(self) -> Tensor:
+        """How strongly each sample is held for mislabelled, from 0 to 1, ``(N,)``."""
+        with torch.inference_mode(False), torch.enable_grad():  # clones: what inference mode has made has no gradient
+            leaf = at_least_float32(self._logits).clone().requires_grad_()
+            targets = self._targets.clone()
+            hyperparameters = {name: values.clone() for name, values in self.hyperparameters.items()}
+            values = self._loss(leaf, targets, **hyperparameters)
+            (pull,) = torch.autograd.grad(values.sum(), leaf)
+        p = leaf.detach().softmax(dim=1)
+        label = F.one_hot(targets.long(), p.shape[1]) if targets.dim() == 1 else targets
+        misfit = p - label.to(p.dtype)  # cross entropy's pull
+        size = misfit.square().sum(dim=1).clamp(min=torch.finfo(p.dtype).tiny)
+        kept = (pull * misfit).sum(dim=1) / size
+        return ((1 - kept).clamp(0, 1) * misfit.abs().sum(dim=1) / 2).clamp(0, 1)
 
 
 @final
@@ -18,25 +90,53 @@ class AdjustedLoss(nn.Module):
     """A criterion in place of ``nn.CrossEntropyLoss``: a learned adjuster, frozen, fitted to this data.
 
     With several snapshots of an adjuster, taken along its own training, each serves its share of the new training:
-    of three, the first serves the first third.
+    of three, the first serves the first third. Where the training stands, the criterion counts by itself if it knows
+    ``total_steps``; the count is part of its ``state_dict``, so a resumed training goes on with the right snapshot.
+
+    What counts is a call in training mode without ``progress``. With accumulated gradients that is each of the calls
+    between two optimiser steps, so ``total_steps`` is the number of batches of the whole training, ``epochs *
+    len(loader)``, however many of them make a step. Among processes that train together each has its own criterion,
+    which counts its own calls and, with ``margin="running"``, remembers its own samples; keep it outside of a model in
+    ``DistributedDataParallel``, which would overwrite those memories with the first process's.
+
+    It has no ``weight``, ``ignore_index`` or ``label_smoothing``. Weigh the values of ``reduction="none"``; leave
+    samples to be ignored out of the batch, ``criterion(logits[keep], targets[keep])``; give smoothed labels as
+    probabilities.
+
+    ``torch.compile`` takes it in one graph, ``fullgraph=True`` included. Counting by itself it then computes all
+    snapshots and picks one; with ``progress`` it computes one and is compiled anew when the snapshot changes. A running
+    margin must know its size before: ``criterion.at(0).running.reserve(num_samples)``. In a CUDA graph that one
+    captures oneself the choice of the snapshot stands still: capture again when ``criterion.at`` gives another one.
 
     Args:
         adjusters: one adjuster or its snapshots in order. They are copied; the originals stay as they are.
         class_counts: number of training samples of every class by the given labels, ``(c,)``.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        total_steps: how many batches the whole training has. Not needed for a single adjuster, nor where every call
+            says its ``progress``.
 
     Example:
         >>> import torch
-        >>> learned = Adjuster("gce", class_counts=[100, 100])
-        >>> criterion = AdjustedLoss(learned, class_counts=[30, 20, 50])
-        >>> logits = torch.zeros(2, 3, requires_grad=True)
-        >>> loss = criterion(logits, torch.tensor([0, 2]), progress=0.1)
+        >>> learned = [Adjuster("gce", class_counts=[100, 100]) for _ in range(3)]
+        >>> criterion = AdjustedLoss(learned, class_counts=[30, 20, 50], total_steps=30_000)
+        >>> logits = torch.tensor([[2.0, 0.0, 0.0], [2.0, 0.0, 0.0]], requires_grad=True)
+        >>> loss = criterion(logits, torch.tensor([0, 2]))
         >>> loss.backward()
         >>> loss
-        tensor(0.9359, grad_fn=<MeanBackward0>)
+        tensor(0.9310, grad_fn=<MeanBackward0>)
+        >>> criterion.steps, criterion.progress
+        (1, 3.3333333333333335e-05)
+        >>> criterion.last.hyperparameters["q"], criterion.last.margins, criterion.last.suspicion
+        (tensor([0.3000, 0.3000]), tensor([ 2., -2.]), tensor([0.0148, 0.4371]))
     """
 
-    def __init__(self, adjusters: Adjuster | Sequence[Adjuster], class_counts: Counts, reduction: str = "mean") -> None:
+    def __init__(
+        self,
+        adjusters: Adjuster | Sequence[Adjuster],
+        class_counts: Counts,
+        reduction: str = "mean",
+        total_steps: int | None = None,
+    ) -> None:
         super().__init__()
         given = [adjusters] if isinstance(adjusters, Adjuster) else list(adjusters)
         strangers = [type(adjuster).__name__ for adjuster in given if not isinstance(adjuster, Adjuster)]
@@ -49,38 +149,145 @@ class AdjustedLoss(nn.Module):
             raise OptionError(f"snapshots of different losses ({', '.join(sorted(named))}): pass those of one adjuster")
         if len({adjuster.running is None for adjuster in given}) > 1:
             raise OptionError("snapshots with 'latest' and with 'running' margin: pass those of one adjuster")
+        inputs = {adjuster.input for adjuster in given}
+        if len(inputs) > 1:
+            raise OptionError(f"snapshots of different inputs ({', '.join(sorted(inputs))}): pass those of one adjuster")
         if reduction not in ("mean", "sum", "none"):
             raise OptionError(f"reduction = {reduction!r} is unknown: use 'mean', 'sum' or 'none'")
+        if total_steps is not None and (not isinstance(total_steps, int) or total_steps < 1):
+            raise OptionError(
+                f"total_steps = {total_steps!r} is no length of a training: give the number of its batches, "
+                "epochs * len(loader)"
+            )
         snapshots = [copy.deepcopy(adjuster).refit(class_counts).requires_grad_(False) for adjuster in given]
         for snapshot in snapshots[1:]:
             snapshot.running = snapshots[0].running  # one memory of the samples, whichever snapshot is at work
         self.snapshots = nn.ModuleList(snapshots)
         self.reduction = reduction
+        self.total_steps = total_steps
+        # A tensor, for torch.compile would take a number for a constant; no buffer, for on a GPU reading it would make
+        # the host wait.
+        self._steps = torch.zeros((), dtype=torch.int64, device="cpu")
+        self._seen: tuple[Tensor, Tensor, dict[str, Tensor]] | None = None
+        self._last: LastBatch | None = None
 
-    def forward(self, logits: Tensor, targets: Tensor, progress: float = 0.0, ids: Tensor | None = None) -> Tensor:
+    def forward(
+        self, logits: Tensor, targets: Tensor, progress: float | None = None, ids: Tensor | None = None
+    ) -> Tensor:
         """The adjusted loss of a batch.
 
         Args:
             logits: ``(N, c)``.
             targets: class indices ``(N,)`` or probabilities ``(N, c)``.
-            progress: how much of the training is done, from 0 to 1; it chooses the snapshot.
+            progress: how much of the training is done, from 0 to 1; it chooses the snapshot. By its own count if
+                omitted.
             ids: sample ids ``(N,)``, for adjusters with ``margin="running"``; remembered in training mode.
 
         Returns:
             A scalar, or ``(N,)`` with ``reduction="none"``.
         """
-        snapshot = self.at(progress)
-        values = snapshot.loss(logits, targets, ids)
-        if self.training and snapshot.running is not None:
-            snapshot.observe(logits, targets, ids)
+        if progress is None and self._needs_progress and torch.compiler.is_compiling():
+            hyperparameters = self._picked(logits, targets, ids)
+        else:
+            hyperparameters = self._given(self.progress if progress is None else progress, logits, targets, ids)
+        first = self.at(0.0)
+        values = first.robust_loss(logits, targets, **hyperparameters)
+        if self.training:
+            if ids is not None and first.remembers:
+                first.remember(first.measure(margin(logits, targets), logits), ids)
+            if progress is None and self.total_steps is not None:
+                self._steps.add_(1)
+        kept = {name: value.detach() for name, value in hyperparameters.items()}
+        self._seen, self._last = (logits.detach().clone(), targets.detach().clone(), kept), None
         if self.reduction == "none":
             return values
         return values.mean() if self.reduction == "mean" else values.sum()
 
+    def _given(self, progress: float, logits: Tensor, targets: Tensor, ids: Tensor | None) -> dict[str, Tensor]:
+        """The hyperparameters by the snapshot that serves at this point."""
+        snapshot = self.at(progress)
+        if snapshot.sees_progress:
+            snapshot.progress.fill_(progress)
+        found: dict[str, Tensor] = snapshot(logits, targets, ids)
+        return found
+
+    def _picked(self, logits: Tensor, targets: Tensor, ids: Tensor | None) -> dict[str, Tensor]:
+        """The same by its own count, inside a graph: it must not change with the count, so all snapshots compute."""
+        progress = (self._steps.double() / self._planned()).clamp(max=1)
+        given = []
+        for snapshot in self.snapshots:
+            assert isinstance(snapshot, Adjuster)
+            snapshot.progress.copy_(progress)
+            given.append(snapshot(logits, targets, ids))
+        serves = (progress * len(given)).long().clamp(max=len(given) - 1).to(logits.device).unsqueeze(0)
+        return {name: torch.stack([each[name] for each in given]).index_select(0, serves)[0] for name in given[0]}
+
+    @property
+    def last(self) -> LastBatch:
+        """What it made of the latest batch: ``hyperparameters``, ``margins`` and ``suspicion``, without graph.
+
+        Neither copies nor files of the criterion have it.
+        """
+        if self._last is None:
+            if self._seen is None:
+                raise OptionError("no batch has been seen: criterion.last tells of the latest; call the criterion first")
+            self._last = LastBatch(self.at(0.0).robust_loss, *self._seen)
+        return self._last
+
+    @property
+    def steps(self) -> int:
+        """How many calls it has counted."""
+        return int(self._steps)
+
+    @property
+    def progress(self) -> float:
+        """How much of the training is done by its own count, from 0 to 1; 0 where there is no count and no need."""
+        if self.total_steps is None and not self._needs_progress:
+            return 0.0
+        return min(self.steps / self._planned(), 1.0)
+
+    @property
+    def _needs_progress(self) -> bool:
+        return len(self.snapshots) > 1 or self.at(0.0).sees_progress
+
+    def _planned(self) -> int:
+        if self.total_steps is None:
+            several = len(self.snapshots) > 1
+            which = f"{len(self.snapshots)} snapshots" if several else f"an adjuster of {self.at(0.0).input!r}"
+            raise OptionError(
+                f"{which} must know how much of the training is done: give AdjustedLoss total_steps=, the number of "
+                "batches of the whole training, or every call progress="
+            )
+        return self.total_steps
+
     def at(self, progress: float) -> Adjuster:
         """The snapshot that serves at this point of the training, from 0 to 1."""
+        if isinstance(progress, Tensor) and progress.numel() != 1:
+            raise OptionError(f"progress holds {progress.numel()} numbers: give one, from 0 to 1; sample ids go to ids=")
         if not 0 <= progress <= 1:
             raise OptionError(f"progress = {progress} is outside [0, 1]: give the share of the training that is done")
         chosen = self.snapshots[min(int(progress * len(self.snapshots)), len(self.snapshots) - 1)]
         assert isinstance(chosen, Adjuster)
         return chosen
+
+    def get_extra_state(self) -> Tensor:
+        """The count, for ``state_dict``."""
+        return self._steps.clone()
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """The count, from ``load_state_dict``."""
+        self._steps.copy_(state)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        # Older states have no count.
+        state_dict.setdefault(f"{prefix}_extra_state", self.get_extra_state())
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What copies and files take along."""
+        return {**self.__dict__, "_seen": None, "_last": None}
+
+    def extra_repr(self) -> str:
+        """Reduction and steps, for ``print``."""
+        counted = "" if self.total_steps is None else f", step {self.steps} of {self.total_steps}"
+        return f"reduction={self.reduction!r}{counted}"
