@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from functools import cached_property
+from numbers import Integral
 from typing import Any, final
 
 import torch
@@ -31,9 +32,9 @@ class LastBatch:
 
     .. math:: t = w\, e_y + (1 - w)\, p, \qquad w = \frac{\mathrm{d}\ell}{\mathrm{d}(-\log p_y)}
 
-    with :math:`w = p_y^q` for GCE, :math:`\gamma_1 - a \gamma_2 p_y` for SL, :math:`(1 + \log p_y / \lambda)_+^{1/(d-1)}`
-    for PolySoft and :math:`p_y\,(1 - \log(m_y / p_y) / \log \pi_2)` for JS. The suspicion is the probability that this
-    target gives to the other classes: what the loss has moved away from the label,
+    with :math:`w = p_y^q` for GCE, :math:`\gamma_1 - a \gamma_2 p_y` for SL, :math:`(1 + \log p_y /
+    \lambda)_+^{1/(d-1)}` for PolySoft and :math:`p_y\,(1 - \log(m_y / p_y) / \log \pi_2)` for JS. The suspicion is the
+    probability that this target gives to the other classes: what the loss has moved away from the label,
 
     .. math:: s = 1 - t_y = (1 - w)_+ (1 - p_y)
 
@@ -151,20 +152,20 @@ class AdjustedLoss(nn.Module):
             raise OptionError("snapshots with 'latest' and with 'running' margin: pass those of one adjuster")
         inputs = {adjuster.input for adjuster in given}
         if len(inputs) > 1:
-            raise OptionError(f"snapshots of different inputs ({', '.join(sorted(inputs))}): pass those of one adjuster")
+            raise OptionError(f"snapshots of different input ({', '.join(sorted(inputs))}): pass those of one adjuster")
         if reduction not in ("mean", "sum", "none"):
             raise OptionError(f"reduction = {reduction!r} is unknown: use 'mean', 'sum' or 'none'")
-        if total_steps is not None and (not isinstance(total_steps, int) or total_steps < 1):
+        if total_steps is not None and not (isinstance(total_steps, Integral) and total_steps >= 1):
             raise OptionError(
-                f"total_steps = {total_steps!r} is no length of a training: give the number of its batches, "
-                "epochs * len(loader)"
+                f"total_steps = {total_steps!r} is no number of batches: give that of the whole training, a whole "
+                "number, epochs * len(loader)"
             )
         snapshots = [copy.deepcopy(adjuster).refit(class_counts).requires_grad_(False) for adjuster in given]
         for snapshot in snapshots[1:]:
             snapshot.running = snapshots[0].running  # one memory of the samples, whichever snapshot is at work
         self.snapshots = nn.ModuleList(snapshots)
         self.reduction = reduction
-        self.total_steps = total_steps
+        self.total_steps = None if total_steps is None else int(total_steps)
         # A tensor, for torch.compile would take a number for a constant; no buffer, for on a GPU reading it would make
         # the host wait.
         self._steps = torch.zeros((), dtype=torch.int64, device="cpu")
@@ -186,10 +187,14 @@ class AdjustedLoss(nn.Module):
         Returns:
             A scalar, or ``(N,)`` with ``reduction="none"``.
         """
-        if progress is None and self._needs_progress and torch.compiler.is_compiling():
+        if progress is not None:
+            hyperparameters = self._given(progress, logits, targets, ids)
+        elif not self._needs_progress:
+            hyperparameters = self._given(0.0, logits, targets, ids)
+        elif torch.compiler.is_compiling():
             hyperparameters = self._picked(logits, targets, ids)
         else:
-            hyperparameters = self._given(self.progress if progress is None else progress, logits, targets, ids)
+            hyperparameters = self._given(self.progress, logits, targets, ids)
         first = self.at(0.0)
         values = first.robust_loss(logits, targets, **hyperparameters)
         if self.training:
@@ -207,7 +212,7 @@ class AdjustedLoss(nn.Module):
         """The hyperparameters by the snapshot that serves at this point."""
         snapshot = self.at(progress)
         if snapshot.sees_progress:
-            snapshot.progress.fill_(progress)
+            snapshot.progress.fill_(1).mul_(progress)  # torch.compile would take what fill_ is given for a constant
         found: dict[str, Tensor] = snapshot(logits, targets, ids)
         return found
 
@@ -230,7 +235,7 @@ class AdjustedLoss(nn.Module):
         """
         if self._last is None:
             if self._seen is None:
-                raise OptionError("no batch has been seen: criterion.last tells of the latest; call the criterion first")
+                raise OptionError("no batch was seen yet: criterion.last tells of the latest; call the criterion first")
             self._last = LastBatch(self.at(0.0).robust_loss, *self._seen)
         return self._last
 
@@ -263,7 +268,7 @@ class AdjustedLoss(nn.Module):
     def at(self, progress: float) -> Adjuster:
         """The snapshot that serves at this point of the training, from 0 to 1."""
         if isinstance(progress, Tensor) and progress.numel() != 1:
-            raise OptionError(f"progress holds {progress.numel()} numbers: give one, from 0 to 1; sample ids go to ids=")
+            raise OptionError(f"progress has {progress.numel()} numbers: give one, from 0 to 1; sample ids go to ids=")
         if not 0 <= progress <= 1:
             raise OptionError(f"progress = {progress} is outside [0, 1]: give the share of the training that is done")
         chosen = self.snapshots[min(int(progress * len(self.snapshots)), len(self.snapshots) - 1)]
