@@ -61,7 +61,7 @@ def as_one(method: str, stack: int) -> Callable[[], object]:
     from narl.train.engine.stack import Stack
     from problems import Problem
 
-    place, problems = Stack(stack), [Problem("resnet32", "cuda", 100) for _ in range(stack)]
+    place, problems = Stack(), [Problem("resnet32", "cuda", 100) for _ in range(stack)]
     seats = [
         place.seat(
             "auto",

@@ -6,6 +6,8 @@ import copy
 import io
 import math
 import pickle
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
@@ -17,7 +19,8 @@ import torch
 import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, multiprocessing, nn
+from torch import Tensor, nn
+from torch.multiprocessing.spawn import start_processes
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing import assert_close
 
@@ -197,7 +200,7 @@ def test_it_counts_calls_in_training_mode(count: int, total: int, modes: list[st
 
 
 @pytest.mark.parametrize("options", [{}, {"input": "scaled+progress"}])
-def test_without_any_word_of_the_progress(options: dict[str, str]) -> None:
+def test_without_any_word_of_the_progress(options: dict[str, Any]) -> None:
     criterion = AdjustedLoss([taught(seed=seed, **options) for seed in range(3)], NEW)
     for mode in (True, False):
         with pytest.raises(
@@ -272,6 +275,7 @@ def test_copies_and_files(through: Callable[[AdjustedLoss], AdjustedLoss]) -> No
     for _ in range(4):
         criterion(logits.requires_grad_(), labels, ids=torch.arange(8))
     _ = criterion.last.suspicion
+    assert isinstance(criterion.__getstate__()["_steps"], int), "torch would share a tensor with another process"
     twin = through(criterion)
     assert twin.steps == 4
     assert torch.equal(twin(-logits, labels, ids=torch.arange(8)), criterion(-logits, labels, ids=torch.arange(8)))
@@ -401,7 +405,7 @@ def test_suspicion_falls_with_the_margin(name: str) -> None:
         assert found[0] > 0.25
         assert found[-1] < 1e-4
     assert suspicion(ROBUST[name])[0] > 0.999
-    assert suspicion(LEARNABLE[name])[margins > -1].max() < 0.03, "almost cross entropy, which believes the label"
+    assert suspicion(LEARNABLE[name])[margins > -1].max() < 0.05, "almost cross entropy, which believes the label"
 
 
 def test_the_last_batch_of_a_criterion() -> None:
@@ -617,7 +621,7 @@ def steps_of(model: nn.Module, criterion: nn.Module, x: Tensor, y: Tensor, rows:
     return values
 
 
-def one_of_two(rank: int, folder: str, state: dict[str, Any]) -> None:
+def one_of_two(rank: int, folder: str) -> None:
     """A process that trains with its half of every batch."""
     torch.set_num_threads(1)
     with warnings.catch_warnings():
@@ -625,12 +629,13 @@ def one_of_two(rank: int, folder: str, state: dict[str, Any]) -> None:
         dist.init_process_group(
             "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2, timeout=timedelta(seconds=60)
         )
-    model = DistributedDataParallel(state["model"])
-    rows = [each.chunk(2)[rank] for each in state["rows"]]
-    values = steps_of(model, state["criterion"], state["x"], state["y"], rows)
-    running = state["criterion"].at(0).running.table
-    found = {"model": model.module.state_dict(), "values": values, "running": running}
-    torch.save({**found, "steps": state["criterion"].steps}, Path(folder, str(rank)))
+    x, y, rows, inner, criterion = torch.load(Path(folder, "problem"), weights_only=False)
+    model = DistributedDataParallel(inner)
+    values = steps_of(model, criterion, x, y, [each.chunk(2)[rank] for each in rows])
+    running = criterion.at(0).running
+    assert running is not None
+    found = {"model": inner.state_dict(), "values": values, "running": running.table, "steps": criterion.steps}
+    torch.save(found, Path(folder, str(rank)))
     dist.barrier()
     dist.destroy_process_group()
 
@@ -639,21 +644,25 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
     """The criterion has nothing to exchange: each process counts its steps and remembers its own samples."""
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(16, 5, generator=generator), torch.randint(3, (16,), generator=generator)
+    rows = [torch.arange(8) + 8 * (step % 2) for step in range(6)]
     model = nn.Linear(5, 3)
     nn.init.normal_(model.weight, generator=generator)
     nn.init.zeros_(model.bias)
     criterion = AdjustedLoss([taught(seed=seed, margin="running") for seed in range(3)], NEW, total_steps=6)
-    rows = [torch.arange(8 * (step % 2), 8 * (step % 2) + 8) for step in range(6)]
-    state = copy.deepcopy({"model": model, "criterion": criterion, "x": x, "y": y, "rows": rows})
-    multiprocessing.start_processes(one_of_two, (str(tmp_path), state), nprocs=2)  # type: ignore[no-untyped-call]
+    torch.save((x, y, rows, model, criterion), tmp_path / "problem")
+    subprocess.run([sys.executable, "-W", "error", __file__, tmp_path], check=True, timeout=120)
     expected = steps_of(model, criterion, x, y, rows)
     found = [torch.load(tmp_path / str(rank), weights_only=True) for rank in range(2)]
     assert [sum(pair) / 2 for pair in zip(*(each["values"] for each in found), strict=True)] == pytest.approx(expected)
     assert [each["steps"] for each in found] == [6, 6]
-    for each in found:
-        assert_close(each["model"], dict(model.state_dict()))
     running = criterion.at(0).running
     assert running is not None
-    shared = torch.stack([nn.functional.pad(each["running"], (0, 4), value=math.nan)[:16] for each in found])
-    assert_close(shared.nanmean(0), running.table)
-    assert shared.isnan().sum(0).tolist() == [1] * 16
+    for rank, each in enumerate(found):
+        assert_close(each["model"], dict(model.state_dict()))
+        own = torch.cat([each.chunk(2)[rank] for each in rows[:2]])
+        assert_close(each["running"][own], running.table[own])
+        assert int(each["running"].isfinite().sum()) == len(own)
+
+
+if __name__ == "__main__":  # one process imports torch, which takes seconds, and forks the two
+    start_processes(one_of_two, (sys.argv[1],), nprocs=2, start_method="fork")  # type: ignore[no-untyped-call]

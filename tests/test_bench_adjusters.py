@@ -72,6 +72,26 @@ def test_families_are_each_tasks_own(small: tuple[Protocol, Place]) -> None:
     assert len({tuple(one) for one in counts}) > 1
 
 
+def test_a_row_knows_its_tasks(small: tuple[Protocol, Place], tmp_path: Path) -> None:
+    protocol, where = small
+    found = adjusters.learn(row(protocol), where, Asked())
+    assert found[0] is not None
+    assert work.difference(found[0], protocol) is None
+    fewer = adjusters.shared(table(tmp_path / "small.json", tasks=TASKS[:2], methods=["A-GCE"]))
+    assert "tasks was" in str(work.difference(found[0], fewer))
+    assert len(grid.sort(fewer.cells(), fewer, where).stale) == 2
+
+
+def test_tasks_of_other_lengths_are_refused(tmp_path: Path) -> None:
+    tasks = [{**TASK, "dataset": "few"}, {**TASK, "dataset": "many"}]
+    protocol = adjusters.shared(table(tmp_path / "small.json", tasks=tasks, methods=["A-GCE"]))
+    few, many = points(tmp_path / "few.csv"), points(tmp_path / "many.csv", 600)
+    where = place(tmp_path, sources=(("few", str(few)), ("many", str(many))))
+    with pytest.raises(narl.errors.OptionError, match="tasks of 36, 78 steps cannot learn one adjuster together"):
+        adjusters.learn(row(protocol), where, Asked())
+    assert not list(where.work.rglob("config.json")), "nothing is left to be in the way"
+
+
 class _StopsAfter(Asked):
     """Is asked to stop after so many looks."""
 
@@ -111,6 +131,20 @@ def test_after_a_kill_all_go_on_from_where_all_have_been(small: tuple[Protocol, 
     assert len(set(second.positions())) == 2
     second.paths()[0].unlink()
     assert first.positions()[0] > second.positions()[0]
+    adjusters.learn(cells, where, Asked())
+    for cell in cells:
+        assert decided(cell.result(where.results)) == decided(cell.result(whole.results))
+
+
+def test_a_damaged_checkpoint_takes_all_back(small: tuple[Protocol, Place], tmp_path: Path) -> None:
+    protocol, where = small
+    whole = replace(where, work=tmp_path / "whole", results=tmp_path / "whole-results")
+    cells = row(protocol)
+    adjusters.learn(cells, whole, Asked())
+    for damaged in (1, 2):
+        assert adjusters.learn(cells, where, _StopsAfter(30 if damaged == 1 else 5)) == [None] * 3
+        for path in RunFolder.open(where.work / next(iter(cells)).slug).checkpoints.paths()[:damaged]:
+            path.write_bytes(path.read_bytes()[:-9])
     adjusters.learn(cells, where, Asked())
     for cell in cells:
         assert decided(cell.result(where.results)) == decided(cell.result(whole.results))
@@ -185,7 +219,10 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     assert float(criterion(torch.eye(4)[:2], torch.tensor([0, 1]), progress=0.9, ids=ids)) > 0
     before = [path.stat().st_mtime_ns for path in (tmp_path / "results").rglob("*.json")]
     done(*asked)  # nothing is left to learn
-    assert before == [path.stat().st_mtime_ns for path in (tmp_path / "results").rglob("*.json")]
+    done(*asked, "--methods", "A-GCE", "-o", "every=3")
+    assert (tmp_path / "out" / "gce-every=3-1.safetensors").exists(), "beside the others"
+    after = [path.stat().st_mtime_ns for path in (tmp_path / "results").rglob("*.json")]
+    assert set(before) <= set(after)
 
 
 def test_mistakes_on_the_command_line(tmp_path: Path) -> None:

@@ -8,18 +8,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from command_line import done, refused
 from narl.bench import grid, work
 from narl.bench.cells import Cell
 from narl.bench.protocols import Protocol
+from narl.bench.runs import read_file
 from narl.bench.stacks import stacked
 from narl.bench.stopping import Asked
 from narl.bench.work import Place
 from narl.bilevel import StepReport
 from narl.errors import NarlError
 from narl.train.engine.stack import Stack
-from small_grid import Seen, bench, cell, decided, place, table
+from narl.train.run_folder import RunFolder
+from small_grid import Seen, bench, cell, decided, place, points, table
 
 METHODS = ["CE", "GCE", "A-GCE", "A-JS"]
 
@@ -83,6 +86,8 @@ def test_each_is_what_it_would_be_alone(small: tuple[Protocol, Place], tmp_path:
         assert work.train(one, protocol, alone) is not None
         assert run is not None
         assert run.environment["stacked"] == 2
+        alone_run = read_file(one.result(alone.results))
+        assert "stacked" not in alone_run.environment
         assert decided(one.result(where.results)) == decided(one.result(alone.results))
 
 
@@ -155,6 +160,44 @@ def test_a_stack_that_fails_is_trained_one_by_one(
     for one in cells:
         assert seen.of(one, "ended")
         assert not seen.of(one, "failed")
+        assert "stacked" not in read_file(one.result(where.results)).environment
+
+
+@pytest.mark.parametrize("model", ["text_cnn", "tabular"])
+def test_dropout_draws_as_it_would_alone(tmp_path: Path, model: str) -> None:
+    words = tmp_path / "words.csv"
+    rows = [f"{'a good day' if i % 2 else 'the bad night'} {i % 7} of {i},{'ab'[i % 2]}\n" for i in range(200)]
+    words.write_text("text,label\n" + "".join(rows))
+    data = {"text_cnn": str(words), "tabular": str(points(tmp_path / "points.csv"))}[model]
+    task = {"dataset": "some", "noise": "symmetric", "rate": 0.2}
+    protocol = table(tmp_path / "some.json", tasks=[task], methods=["CE", "GCE"], model=model, epochs=2)
+    where = place(tmp_path, sources=(("some", data),))
+    alone = replace(where, work=tmp_path / "alone", results=tmp_path / "alone-results")
+    cells = dict.fromkeys(protocol.cells(), protocol)
+    before = torch.get_rng_state()
+    threads = torch.get_num_threads()
+    assert work.train_as_one(cells, where, _StopsAll(7)) == [None, None]
+    work.train_as_one(cells, where, Asked())
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.get_num_threads() == threads
+    for one in cells:
+        work.train(one, protocol, alone)
+        assert decided(one.result(where.results)) == decided(one.result(alone.results))
+
+
+def test_after_a_kill_they_go_in_step_again(small: tuple[Protocol, Place], tmp_path: Path) -> None:
+    protocol, where = small
+    whole = replace(where, work=tmp_path / "whole", results=tmp_path / "whole-results")
+    cells = cells_of(protocol, "CE", "GCE")
+    work.train_as_one(cells, whole, Asked())
+    assert work.train_as_one(cells, where, _StopsAll(30)) == [None, None]
+    first, second = (RunFolder.open(where.work / one.slug).checkpoints for one in cells)
+    second.paths()[0].unlink()
+    assert work.common_checkpoint([where.work / one.slug for one in cells]) == second.positions()[0]
+    assert first.positions()[0] > second.positions()[0]
+    work.train_as_one(cells, where, Asked())
+    for one in cells:
+        assert decided(one.result(where.results)) == decided(one.result(whole.results))
 
 
 def test_a_killed_stack_goes_on_as_one(small: tuple[Protocol, Place], tmp_path: Path) -> None:

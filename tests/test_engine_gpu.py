@@ -233,7 +233,7 @@ def test_a_stack_over_50_steps(names: tuple[str, ...], compiled: bool, monkeypat
         [twin(name, device="cuda", steps=STEPS, rate=0.02, dtype=torch.float64, **options) for name in names]
         for _ in range(2)
     )
-    stack = Stack(len(names))
+    stack = Stack()
     seats = [
         stack.seat("auto", one.method, one.model, one.optimizer, one.clean, rows=ROWS, steps=STEPS) for one in stacked
     ]

@@ -87,7 +87,7 @@ def replaying(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("mix", MIXES)
 def test_each_goes_on_as_if_it_were_alone(mix: str) -> None:
     own, stacked = some(MIXES[mix]), some(MIXES[mix])
-    stack = Stack(len(own))
+    stack = Stack()
     seats = seats_of(stack, stacked)
     for number in range(12):
         set_rates([*own, *stacked], 0.05 * (1 - number / 24))
@@ -106,7 +106,7 @@ def test_each_goes_on_as_if_it_were_alone(mix: str) -> None:
 def test_networks_of_the_tables(model: str) -> None:
     mix = MIXES["learned"][:3]
     own, stacked = (some(mix, model=model, steps=4, rate=0.01) for _ in range(2))
-    stack = Stack(3)
+    stack = Stack()
     seats = seats_of(stack, stacked)
     for number in range(4):
         found = stack.step(seats, [one.batches[number] for one in stacked])
@@ -119,7 +119,7 @@ def test_networks_of_the_tables(model: str) -> None:
 @pytest.mark.parametrize("mix", ["fixed", "learned"])
 def test_batches_of_other_sizes_in_between(mix: str) -> None:
     own, stacked = some(MIXES[mix]), some(MIXES[mix])
-    stack = Stack(len(own))
+    stack = Stack()
     seats = seats_of(stack, stacked)
 
     def batch(one: Twin, number: int, place: int) -> Batch:
@@ -137,7 +137,7 @@ def test_batches_of_other_sizes_in_between(mix: str) -> None:
 @pytest.mark.usefixtures("replaying")
 def test_one_may_leave_and_the_others_go_on() -> None:
     own, stacked = (some(MIXES["learned"][:3]) for _ in range(2))
-    stack = Stack(len(own))
+    stack = Stack()
     seats = seats_of(stack, stacked)
     for number in range(12):
         if number == 5:
@@ -151,7 +151,7 @@ def test_one_may_leave_and_the_others_go_on() -> None:
 @pytest.mark.usefixtures("replaying")
 def test_a_training_that_is_given_another_state() -> None:
     own, stacked, further = (some(MIXES["learned"][:2]) for _ in range(3))
-    stack = Stack(len(own))
+    stack = Stack()
     seats = seats_of(stack, stacked)
     for number in range(3):
         stack.step(seats, [one.batches[number] for one in reversed(stacked)])  # they have gone another way
@@ -178,12 +178,13 @@ def test_a_training_that_is_given_another_state() -> None:
 def test_steps_that_do_not_go_together_are_done_one_by_one() -> None:
     apart_in_step = [("A-GCE", {"every": 2}), ("A-SL", {"every": 3}), ("GCE", {})]
     own, stacked = some(apart_in_step), some(apart_in_step)
-    stack = Stack(3)
+    stack = Stack()
     seats = seats_of(stack, stacked)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         found = [stack.step(seats, [one.batches[number] for one in stacked]) for number in range(6)]
-    assert ["A-GCE, A-SL, GCE trains without CUDA graphs" in str(one.message) for one in told] == [True]
+    said = "A-GCE, A-SL, GCE trains without CUDA graphs (their steps do not go together)"
+    assert [said in str(one.message) for one in told] == [True]
     for number, reports in enumerate(found):
         for one, report in zip(own, reports, strict=True):
             check_same(report, one.method.step(*one.batches[number]))
@@ -193,7 +194,7 @@ def test_steps_that_do_not_go_together_are_done_one_by_one() -> None:
 @pytest.mark.usefixtures("replaying")
 def test_other_learning_rates_are_honoured() -> None:
     own, stacked = some(MIXES["fixed"]), some(MIXES["fixed"])
-    stack = Stack(len(own))
+    stack = Stack()
     seats = seats_of(stack, stacked)
     for number in range(4):
         for many in (own, stacked):
@@ -206,9 +207,10 @@ def test_other_learning_rates_are_honoured() -> None:
     check_same_state(stacked, own)
 
 
-def test_without_a_gpu_each_makes_its_own_step() -> None:
-    own, stacked = some(MIXES["fixed"]), some(MIXES["fixed"])
-    stack = Stack(len(own))
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])  # of which the second is laid out channels last
+def test_without_a_gpu_each_makes_its_own_step(dtype: torch.dtype) -> None:
+    own, stacked = (some(MIXES["fixed"], model="convnet", steps=12, dtype=dtype) for _ in range(2))
+    stack = Stack()
     seats = [stack.seat("auto", s.method, s.model, s.optimizer, s.clean, rows=ROWS, steps=12) for s in stacked]
     for number in range(12):
         found = stack.step(seats, [one.batches[number] for one in stacked])
@@ -220,7 +222,7 @@ def test_without_a_gpu_each_makes_its_own_step() -> None:
 @pytest.mark.usefixtures("replaying")
 def test_what_is_not_finite_is_told_to_all() -> None:
     trainings = some(MIXES["always"])
-    stack = Stack(len(trainings))
+    stack = Stack()
     seats = seats_of(stack, trainings)
     batches = [one.batches[0] for one in trainings]
     stack.step(seats, batches)
@@ -232,7 +234,7 @@ def test_what_is_not_finite_is_told_to_all() -> None:
 
 
 def test_what_cannot_be_stacked_is_said() -> None:
-    stack = Stack(2)
+    stack = Stack()
     one, other = some(MIXES["fixed"][:2])
     for optimizer, reason in (
         (torch.optim.AdamW(other.model.parameters(), lr=0.1), "only trainings by SGD"),
@@ -257,7 +259,7 @@ def test_what_cannot_be_stacked_is_said() -> None:
 @pytest.mark.usefixtures("replaying")
 def test_adjusters_that_cannot_be_learned_together() -> None:
     mixed = some([("A-GCE", {"virtual": "sgd", "every": 1}), ("A-GCE", {"virtual": "optimizer", "every": 1})])
-    stack = Stack(2)
+    stack = Stack()
     with pytest.raises(OptionError, match="look ahead by different steps"):
         stack.step(seats_of(stack, mixed), [one.batches[0] for one in mixed])
 
@@ -271,7 +273,7 @@ def test_adjusters_that_cannot_be_learned_together() -> None:
 def test_a_shared_adjuster_moves_by_the_mean_hypergradient(captured: bool, options: dict[str, Any]) -> None:
     mix = [("A-GCE", options)] * 3
     own, stacked = some(mix), some(mix)
-    stack = Stack(3, shared=True)
+    stack = Stack(shared=True)
     seats = seats_of(stack, stacked)
     for seat in seats:
         seat.captured = captured
@@ -327,6 +329,6 @@ def test_a_shared_adjuster_needs_one_kind_of_loss() -> None:
         ([("A-GCE", {}), ("A-GCE", {"margin": "latest"})], "do not learn the same kind of loss"),
         ([("A-GCE", {}), ("GCE", {})], "GCE learns no adjuster"),
     ):
-        stack, trainings = Stack(2, shared=True), some(mix)  # type: ignore[arg-type]
+        stack, trainings = Stack(shared=True), some(mix)  # type: ignore[arg-type]
         with pytest.raises(OptionError, match=reason):
             stack.step(seats_of(stack, trainings), [one.batches[0] for one in trainings])

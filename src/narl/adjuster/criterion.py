@@ -289,8 +289,13 @@ class AdjustedLoss(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What copies and files take along."""
-        return {**self.__dict__, "_seen": None, "_last": None}
+        """What copies, files and other processes get: the count as a number, for torch shares tensors among them."""
+        return {**self.__dict__, "_steps": self.steps, "_seen": None, "_last": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take what :meth:`__getstate__` gave."""
+        steps = torch.tensor(state["_steps"], dtype=torch.int64, device="cpu")
+        super().__setstate__({**state, "_steps": steps})  # type: ignore[no-untyped-call]
 
     def extra_repr(self) -> str:
         """Reduction and steps, for ``print``."""

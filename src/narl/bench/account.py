@@ -66,8 +66,14 @@ def account(cell: Cell, plan: Plan, folder: Path, asked: dict[str, Any]) -> Run:
             "class_counts": plan.sets.train.class_counts.tolist(),
             "epoch_seconds": statistics.median(epoch["seconds"] for epoch in run.times()),
         },
-        environment=run.read_json("environment.json"),
+        environment={**run.read_json("environment.json"), **_stacked(run)},
     )
+
+
+def _stacked(run: RunFolder) -> dict[str, int]:
+    """How many trainings were done as one, this one among them, if several ever were: its seconds are those of all."""
+    most = max(epoch.get("stacked", 1) for epoch in run.times())
+    return {"stacked": most} if most > 1 else {}
 
 
 def _options(plan: Plan) -> dict[str, Any]:

@@ -44,7 +44,8 @@ def rows(cells: Iterable[Cell]) -> list[tuple[Cell, ...]]:
     """The cells that learn one adjuster together: those of a method, its options and a seed."""
     found: dict[object, list[Cell]] = {}
     for cell in cells:
-        found.setdefault((cell.method, cell.seed, cell.options, cell.heldout), []).append(cell)
+        key = (cell.model, cell.schedule, cell.method, cell.seed, cell.options, cell.heldout)
+        found.setdefault(key, []).append(cell)
     return [tuple(row) for row in found.values()]
 
 
@@ -59,24 +60,22 @@ def learn(cells: Mapping[Cell, Protocol], place: Place, asked: Asked) -> list[Ru
     Returns:
         How each task's training ended; None for all if they were stopped.
     """
-    folders = [place.work / cell.slug for cell in cells]
     if not all(cell.result(place.results).exists() for cell in cells):
-        for cell, folder in zip(cells, folders, strict=True):  # a kill may have come when some had ended
-            cell.result(place.results).unlink(missing_ok=True)
-            (folder / "summary.json").unlink(missing_ok=True)
-    until = _common(folders)
-    stack, latch, kept = Stack(len(cells), shared=True), Latch(asked), replace(place, discard=False)
+        for cell in cells:
+            _reopen(cell, place)
+    until = work.common_checkpoint([place.work / cell.slug for cell in cells]) or (0, 0)
+    stack, latch, kept = Stack(shared=True), Latch(asked), replace(place, discard=False)
     courses = [work.training(cell, table, kept, latch, stack, until) for cell, table in cells.items()]
     return driven_as_one(courses, stack, latch.look)
 
 
-def _common(folders: Sequence[Path]) -> tuple[int, int]:
-    """Epoch and step of the newest checkpoint that all of them have; the beginning if there is none."""
-    positions = [
-        set(RunFolder.open(folder).checkpoints.positions()) if (folder / "config.json").exists() else set()
-        for folder in folders
-    ]
-    return max(set.intersection(*positions), default=(0, 0))
+def _reopen(cell: Cell, place: Place) -> None:
+    """Let a training go on that had ended when a kill came, before the others of its row had."""
+    folder = place.work / cell.slug
+    if (folder / "config.json").exists():
+        with RunFolder.open(folder).lock():
+            (folder / "summary.json").unlink(missing_ok=True)
+            cell.result(place.results).unlink(missing_ok=True)
 
 
 def collect(row: Sequence[Cell], place: Place, out: Path) -> list[Path]:
@@ -88,15 +87,19 @@ def collect(row: Sequence[Cell], place: Place, out: Path) -> list[Path]:
         out: folder for the snapshots; made if it is missing.
 
     Returns:
-        The snapshots' files, in order: ``gce-1.safetensors`` and so on.
+        The snapshots' files, in order: ``gce-1.safetensors`` and so on; options and a seed above 0 are in the name.
     """
     first = place.work / row[0].slug
     made = [first / f"adjuster-{number}.safetensors" for number in range(1, SNAPSHOTS + 1)]
     missing = [path for path in made if not path.exists()]
     if missing:
-        raise OptionError(f"there is no {missing[0]}: the run's folder was removed; train it anew to have its adjuster")
+        results = row[0].result(place.results)
+        raise OptionError(
+            f"there is no {missing[0]}: the run's folder was removed; remove the row's results, {results} and those of "
+            "its other tasks, to learn it anew"
+        )
     out.mkdir(parents=True, exist_ok=True)
-    name = row[0].method.removeprefix("A-").lower() + (f"-seed{row[0].seed}" if row[0].seed else "")
+    name = Path(row[0].slug).name.removeprefix("a-").removesuffix("-seed0")
     found = [out / f"{name}-{number}.safetensors" for number in range(1, SNAPSHOTS + 1)]
     for source, target in zip(made, found, strict=True):
         shutil.copyfile(source, target)

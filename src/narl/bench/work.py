@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -120,6 +120,8 @@ def asked_of(cell: Cell, protocol: Protocol) -> dict[str, Any]:
     options = {**published, **dict(cell.options)}
     defaults = methods.get(cell.method).checked({})
     asked = {"clean": protocol.clean, "training": protocol.training, "options": options, "defaults": defaults}
+    if protocol.shared:
+        asked["tasks"] = sorted(task.slug for task in protocol.tasks)  # all of them teach the adjuster
     plain: dict[str, Any] = json.loads(json.dumps({**asdict(schedule), **asked}))
     return plain
 
@@ -189,9 +191,23 @@ def train_as_one(cells: Mapping[Cell, Protocol], place: Place, asked: Asked) -> 
     Returns:
         How each ended; None for all if they were stopped.
     """
-    stack, latch = Stack(len(cells)), Latch(asked)
-    courses = [training(cell, protocol, place, latch, stack) for cell, protocol in cells.items()]
+    stack, latch = Stack(), Latch(asked)
+    until = common_checkpoint([place.work / cell.slug for cell in cells if not cell.result(place.results).exists()])
+    courses = [training(cell, protocol, place, latch, stack, until) for cell, protocol in cells.items()]
     return driven_as_one(courses, stack, latch.look)
+
+
+def common_checkpoint(folders: Sequence[Path]) -> tuple[int, int] | None:
+    """Epoch and step of the newest whole checkpoint that all of these runs have: from there they go in step; or None.
+
+    A kill may have come when some of them had saved and others not.
+    """
+    kept = [RunFolder.open(folder).checkpoints for folder in folders if (folder / "config.json").exists()]
+    if len(kept) < len(folders) or not kept:
+        return None
+    common = set.intersection(*(set(checkpoints.positions()) for checkpoints in kept))
+    whole = (position for position in sorted(common, reverse=True) if all(one.has(position) for one in kept))
+    return next(whole, None)
 
 
 def training(

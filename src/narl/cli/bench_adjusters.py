@@ -88,7 +88,13 @@ def adjusters(
         protocol = replace(protocol, methods=tuple(name for name in protocol.methods if name not in strangers))
     place = Place(sources(data), work.resolve(), results.resolve(), labels, device=device)
     wanted = Wanted(
-        None, seeds, shared_options.names(methods), (), False, lambda name: options_of(name, option), heldout=0.0
+        None,
+        seeds,
+        shared_options.names(methods),
+        tuple(task.slug for task in protocol.tasks),  # all of them, whatever data is given
+        False,
+        lambda name: options_of(name, option),
+        heldout=0.0,
     )
     (cells,) = wanted.cells([protocol], place)
     for name in dict.fromkeys(cell.method for cell in cells):

@@ -65,7 +65,7 @@ def _joined(models: Sequence[nn.Module]) -> nn.Module:
     if kind in _MAKERS:
         return _MAKERS[kind](models)
     if kind not in _TRANSPARENT:
-        raise OptionError(f"a {kind.__name__} cannot be stacked: train such models one by one")
+        raise OptionError(f"a {kind.__name__} cannot be stacked")
     whole = copy.copy(first)
     whole._modules = {name: _joined([model.get_submodule(name) for model in models]) for name in first._modules}
     return whole

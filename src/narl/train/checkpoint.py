@@ -205,6 +205,11 @@ class Checkpoints:
         """Epoch and step of each checkpoint, newest first, whole or not."""
         return [_position(path) for path in self.paths()]
 
+    def has(self, position: tuple[int, int]) -> bool:
+        """Whether there is a whole checkpoint of that epoch and step."""
+        found = self.latest(position)
+        return found.path is not None and _position(found.path) == position
+
     def latest(self, until: tuple[int, int] | None = None) -> Found:
         """The newest checkpoint that is whole, and why newer ones were passed over.
 

@@ -5,10 +5,12 @@ So one process can go through several trainings side by side, and do a step of a
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar, final
 
+import torch
 from torch import Tensor
 
 from narl.bilevel import StepReport
@@ -65,7 +67,7 @@ def driven(course: Course[T]) -> T:
 def driven_as_one(courses: Sequence[Course[T]], stack: Stack, between: Callable[[], None] = lambda: None) -> list[T]:
     """Go through several trainings side by side, a step of each at a time, which the stack does as one.
 
-    What goes wrong in one of them ends all, each as if it had been interrupted: they can be resumed.
+    What goes wrong in one of them ends all: those that have a checkpoint can be resumed.
 
     Args:
         courses: at their beginnings, with seats in the stack.
@@ -80,12 +82,19 @@ def driven_as_one(courses: Sequence[Course[T]], stack: Stack, between: Callable[
 
     def advance(number: int, report: StepReport | None) -> None:
         try:
-            course = courses[number]
-            waiting[number] = next(course) if report is None else course.send(report)
+            if report is None:
+                with torch.random.fork_rng(devices=[]):
+                    waiting[number] = next(courses[number])
+                    if not _seat(waiting[number]).captured:  # networks of one graph draw nothing
+                        _seat(waiting[number]).random.keep()
+            else:
+                with _seat(waiting[number]).random.in_use():
+                    waiting[number] = courses[number].send(report)
         except StopIteration as end:
             waiting.pop(number, None)
             results[number] = end.value
 
+    before = torch.get_num_threads()
     try:
         for number in range(len(courses)):
             advance(number, None)
@@ -95,10 +104,19 @@ def driven_as_one(courses: Sequence[Course[T]], stack: Stack, between: Callable[
             reports = stack.step(seats, [(batch.x, batch.y, batch.ids) for batch in waiting.values()])
             for number, report in zip(list(waiting), reports, strict=True):
                 advance(number, report)
-    finally:
+    except BaseException as error:
         for course in courses:
-            course.close()
+            _tell(course, error)
+        raise
+    finally:
+        torch.set_num_threads(before)
     return [results[number] for number in range(len(courses))]
+
+
+def _tell(course: Course[Any], error: BaseException) -> None:
+    """Let a training clean up as if the error were its own; one that has ended hears nothing."""
+    with contextlib.suppress(BaseException):  # it comes back
+        course.throw(error)
 
 
 def _seat(batch: Batch) -> Seat:

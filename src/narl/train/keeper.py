@@ -74,7 +74,8 @@ class Keeper:
         record: where margins and hyperparameters go.
         save_model: writes the model as it is now; called with its epoch.
         observer: who else wants to know.
-        every: seconds between two checkpoints within an epoch.
+        every: seconds between two checkpoints within an epoch; None: at the ends of epochs only.
+        stacked: says how many trainings are done as one at the moment, this one among them.
         tensorboard: also write what TensorBoard shows, where it is installed.
     """
 
@@ -87,9 +88,11 @@ class Keeper:
         save_model: Callable[[int], None],
         observer: Observer,
         *,
-        every: float = 300.0,
+        every: float | None = 300.0,
+        stacked: Callable[[], int] = lambda: 1,
         tensorboard: bool = True,
     ) -> None:
+        self._stacked = stacked
         self._folder, self._loop, self._checkpoints, self._record = folder, loop, checkpoints, record
         self._save_model, self._observer, self._every = save_model, observer, every
         self._board = _board(folder, loop.epoch) if tensorboard else None
@@ -105,7 +108,7 @@ class Keeper:
 
     def wants_checkpoint(self) -> bool:
         """Whether the last one is old."""
-        return time.monotonic() - self._saved > self._every
+        return self._every is not None and time.monotonic() - self._saved > self._every
 
     def better(self, epoch: int) -> None:
         """Keep this model."""
@@ -121,7 +124,8 @@ class Keeper:
         self._record.write(record["epoch"] - 1, values)
         self._folder.append_metrics(record)
         now = time.monotonic()
-        self._folder.append_time({"epoch": record["epoch"], "seconds": round(now - self._began, 3)})
+        together = {"stacked": count} if (count := self._stacked()) > 1 else {}  # the seconds are those of all
+        self._folder.append_time({"epoch": record["epoch"], "seconds": round(now - self._began, 3), **together})
         self._began = now
         if self._board is not None:
             with _board_errors(self._folder):

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
+import torch
+
 from narl.adjuster import Adjuster
 from narl.bilevel import Processes
 from narl.errors import NarlError, OptionError, RunFolderError
@@ -115,12 +117,9 @@ def starting(
         loop: Loop | None = assemble(plan, observer.decoded, processes, stack)
     if plan.settings.tune:
         loop = None  # made once more, with what is chosen
-    size = 1 if stack is None else stack.size
-    folder = processes.first(
-        lambda: _new_folder(plan, out, overwrite=overwrite, processes=processes.count, stacked=size)
-    )
+    folder = processes.first(lambda: _new_folder(plan, out, overwrite=overwrite, processes=processes.count))
     try:
-        return (yield from _train(plan, out, folder, observer, tensorboard, processes, loop))
+        return (yield from _train(plan, out, folder, observer, tensorboard, processes, loop, stack))
     except RunFolderError:
         raise  # a full disk: the run goes on when there is room
     except NarlError:
@@ -236,13 +235,11 @@ def _state(plan: Plan) -> Any:
     return json.loads(json.dumps(plan.encoder.state()))
 
 
-def _new_folder(plan: Plan, out: Path, *, overwrite: bool = False, processes: int = 1, stacked: int = 1) -> RunFolder:
+def _new_folder(plan: Plan, out: Path, *, overwrite: bool = False, processes: int = 1) -> RunFolder:
     with threads(plan.recipe.threads):
         where = environment("cpu" if plan.recipe.device == "cpu" else "cuda")
     if processes > 1:
         where["processes"] = processes
-    if stacked > 1:
-        where["stacked"] = stacked  # its seconds are those of all
     learned = load_adjusters(plan.settings.adjusters)  # they may be the ones of the run that gives way
     folder = RunFolder.create(out, config=plan.describe(), environment=where, overwrite=overwrite)
     _complete(folder, plan, learned)
@@ -269,7 +266,10 @@ def _train(
     """Train on; only the first process has the folder."""
     with ExitStack() as held:
         processes.first(lambda: held.enter_context(_there(folder).lock()))
-        held.enter_context(threads(plan.recipe.threads))
+        if stack is None:
+            held.enter_context(threads(plan.recipe.threads))
+        else:
+            torch.set_num_threads(plan.recipe.threads)  # until all of them have ended
         if plan.settings.tune:
             chosen = _tune(plan, _there(folder), observer)
             if chosen is None:
@@ -283,7 +283,7 @@ def _train(
         remarks = list(found.remarks if found else ())
         if folder is not None and tree is None and folder.metrics() and not remarks:
             remarks.append("no checkpoint is left, so the run begins anew")
-        keeper = processes.first(lambda: _keeper(plan, _there(folder), trained, observer, tensorboard))
+        keeper = processes.first(lambda: _keeper(plan, _there(folder), trained, observer, tensorboard, stack))
         try:
             together = Together(processes, keeper, observer)
             finished = yield from trained.course(together if keeper is None or processes.count > 1 else keeper)
@@ -294,8 +294,11 @@ def _train(
     return Outcome(path, finished, summary or {}, tuple(remarks))
 
 
-def _keeper(plan: Plan, folder: RunFolder, loop: Loop, observer: Observer, tensorboard: bool) -> Keeper:
-    """Who writes the run, from where the loop is."""
+def _keeper(
+    plan: Plan, folder: RunFolder, loop: Loop, observer: Observer, tensorboard: bool, stack: Stack | None
+) -> Keeper:
+    """Who writes the run, from where the loop is; the runs of a stack all at the same steps."""
+    together: dict[str, Any] = {} if stack is None else {"every": None, "stacked": lambda: stack.count}
     folder.rewrite_metrics(loop.history)
     folder.rewrite_times(loop.epoch)
     record = SampleRecord.create(folder.path, ("margin", *loop.method.fields), plan.sets.train.ids, plan.recipe.epochs)
@@ -307,6 +310,7 @@ def _keeper(plan: Plan, folder: RunFolder, loop: Loop, observer: Observer, tenso
         record,
         lambda epoch: _save_model(folder, loop, epoch),
         observer,
+        **together,
         tensorboard=tensorboard,
     )
 

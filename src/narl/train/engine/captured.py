@@ -87,7 +87,7 @@ class CapturedEngine(Engine):
         move = self.method.move() if self._levels and full else None
         if move is None:
             if self._levels and full and not self._steps and not self._told:
-                self._tell("CUDA graphs", "the method does not say what its steps are")
+                self._tell("CUDA graphs", self.method.unmoved)
             return self.eagerly(x, y, ids)
         found = self._graphs.get(move.phase) or self._build(move, x, y, ids)
         if found is None:

@@ -11,7 +11,9 @@ their hypergradients, all taken at the same θ, before each of them makes its st
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, final
 
@@ -23,7 +25,7 @@ from narl.bilevel import StepReport
 from narl.bilevel.hypergradient import Hypergradient
 from narl.bilevel.optimizers import Rule, fill_state
 from narl.bilevel.passes import autocast
-from narl.errors import OptionError
+from narl.errors import NarlWarning, OptionError
 from narl.models.stacking import joined, piece
 from narl.train import engine
 from narl.train.engine.base import Engine
@@ -33,6 +35,7 @@ from narl.train.methods.base import LookAhead
 from narl.train.methods.meta import MetaMethod
 
 _OF = ": "  # between a training's number and the name of a value of it
+_LOSS, _META, _MARGIN = " loss", " meta loss", " margin"  # no hyperparameter's name begins with a space
 
 
 @final
@@ -67,6 +70,7 @@ class Seat(Engine):
         super().__init__(method, precision)
         self.model, self.optimizer, self.clean = model, optimizer, clean
         self.rows, self.steps, self.captured = rows, steps, captured
+        self.random = RandomState()
         self._stack = stack
 
     def check(self) -> None:
@@ -83,12 +87,11 @@ class Stack:
     """Where the steps of several trainings become one.
 
     Args:
-        size: how many there will be.
         shared: whether they learn one adjuster together; then all are adjusted losses of one kind.
 
     Example:
         >>> from narl.train import methods
-        >>> stack, seats = Stack(2), []
+        >>> stack, seats = Stack(), []
         >>> for _ in range(2):
         ...     model = nn.Linear(4, 2)
         ...     optimizer = SGD(model.parameters(), lr=0.1)
@@ -100,12 +103,16 @@ class Stack:
         [torch.Size([3]), torch.Size([3])]
     """
 
-    def __init__(self, size: int, *, shared: bool = False) -> None:
-        self.size = size
+    def __init__(self, *, shared: bool = False) -> None:
         self._shared = Shared() if shared else None
         self._seats: list[Seat] = []
         self._methods: Alongside | None = None
         self._engine: Engine | None = None
+
+    @property
+    def count(self) -> int:
+        """How many trainings made the last step."""
+        return len(self._seats)
 
     def seat(
         self,
@@ -146,11 +153,10 @@ class Stack:
         Returns:
             What each training's own step would report.
         """
-        if self._engine is None or self._seats != list(seats):
+        if self._methods is None or self._seats != list(seats):
             self._build(list(seats))
-        assert self._engine is not None
         assert self._methods is not None
-        if len({len(y) for _, y, _ in batches}) > 1:
+        if self._engine is None or len({len(y) for _, y, _ in batches}) > 1:
             return self._methods.one_by_one(batches)
         x, y, ids = (list(part) for part in zip(*batches, strict=True))
         report = self._engine.step(_joint_inputs(x), torch.stack(y, dim=1), torch.stack(ids, dim=1))
@@ -172,11 +178,17 @@ class Stack:
             raise OptionError("trainings with other batch sizes, precisions or engines cannot be stacked")
         if self._shared is not None:
             self._shared.tie(seats)
+        self._methods, self._engine = Alongside(seats, self._shared), None
         if not first.captured:
-            self._methods = Alongside(seats, self._shared)
-            self._engine = Engine(self._methods, first.precision)
             return
-        self._methods = joint = Joint(seats, self._shared)
+        try:
+            joint = Joint(seats, self._shared)
+        except OptionError as error:
+            if self._shared is None:
+                raise  # each does better alone
+            warnings.warn(f"the tasks train without CUDA graphs ({error})", NarlWarning, stacklevel=3)
+            return
+        self._methods = joint
         self._engine = CapturedEngine(
             joint,
             joint.model,
@@ -189,6 +201,32 @@ class Stack:
 
 
 @final
+class RandomState:
+    """A training's own state of torch's generator on the CPU, which trainings side by side would else share."""
+
+    def __init__(self) -> None:
+        self._own: Tensor | None = None
+
+    def keep(self) -> None:
+        """Take the state as it is now for this training's."""
+        self._own = torch.get_rng_state()
+
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Inside, the generator is this training's; afterwards it is what it was."""
+        if self._own is None:
+            yield
+            return
+        before = torch.get_rng_state()
+        torch.set_rng_state(self._own)
+        try:
+            yield
+        finally:
+            self._own = torch.get_rng_state()
+            torch.set_rng_state(before)
+
+
+@final
 class Shared:
     """One adjuster that several trainings learn together."""
 
@@ -197,6 +235,12 @@ class Shared:
 
     def tie(self, seats: Sequence[Seat]) -> None:
         """Give all trainings the parameters of the first one's adjuster, and its optimiser."""
+        if len({seat.steps for seat in seats}) > 1:
+            steps = ", ".join(sorted({f"{seat.steps:,}" for seat in seats}))
+            raise OptionError(
+                f"tasks of {steps} steps cannot learn one adjuster together: it is learned along the training, so give "
+                "tasks with the same number of samples"
+            )
         for seat in seats:
             method = _learner(seat)
             if self.first is None:
@@ -209,7 +253,7 @@ class Shared:
         learners = [_learner(seat) for seat in seats]
         found: list[Hypergradient | None] = []
         for seat, learner, batch in zip(seats, learners, batches, strict=True):
-            with autocast(batch[1].device.type, seat.precision):
+            with seat.random.in_use(), autocast(batch[1].device.type, seat.precision):
                 found.append(learner.look_ahead(*batch))
         due = [meta.gradients for meta in found if meta is not None]
         if due:
@@ -218,7 +262,7 @@ class Shared:
             learners[0].adjuster_optimizer.step()
         reports = []
         for seat, learner, batch, meta in zip(seats, learners, batches, found, strict=True):
-            with autocast(batch[1].device.type, seat.precision):
+            with seat.random.in_use(), autocast(batch[1].device.type, seat.precision):
                 report = learner.follow(*batch)
             reports.append(report if meta is None else replace(report, meta_loss=meta.meta_loss))
         return reports
@@ -241,6 +285,7 @@ class Alongside(Method):
     def __init__(self, seats: Sequence[Seat], shared: Shared | None = None) -> None:
         self.shared = shared
         self.seats = list(seats)
+        self.unmoved = "their steps do not go together"
         self.name = ", ".join(seat.method.name for seat in seats)
 
     def step(self, x: Any, y: Tensor, ids: Tensor) -> StepReport:
@@ -257,16 +302,20 @@ class Alongside(Method):
         values = {
             f"{number}{_OF}{name}": value
             for number, report in enumerate(reports)
-            for name, value in {"": report.loss, **report.hyperparameters, **_margins(report)}.items()
+            for name, value in {_LOSS: report.loss, **report.hyperparameters, **_margins(report)}.items()
         }
-        meta = {f"{number}{_OF}meta": loss for number, loss in enumerate(losses) if loss is not None}
+        meta = {f"{number}{_OF}{_META}": loss for number, loss in enumerate(losses) if loss is not None}
         return StepReport(torch.stack([report.loss for report in reports]).sum(), None, values | meta, None)
 
     def one_by_one(self, batches: Sequence[tuple[Tensor, Tensor, Tensor]]) -> list[StepReport]:
         """Train each on a batch of its own: inputs, labels and ids."""
         if self.shared is not None:
             return self.shared.steps(self.seats, batches)
-        return [seat.eagerly(*batch) for seat, batch in zip(self.seats, batches, strict=True)]
+        reports = []
+        for seat, batch in zip(self.seats, batches, strict=True):
+            with seat.random.in_use():
+                reports.append(seat.eagerly(*batch))
+        return reports
 
     def apart(self, report: StepReport) -> list[StepReport]:
         """What is to be said of each training."""
@@ -276,9 +325,10 @@ class Alongside(Method):
             found[int(number)][own] = value
         if report.meta_loss is not None:
             for values, loss in zip(found, report.meta_loss.unbind(), strict=True):
-                values["meta"] = loss
-        return [
-            StepReport(values.pop(""), values.pop("meta", None), values, values.pop("margin", None)) for values in found
+                values[_META] = loss
+        return [  # the losses are copied: a graph's next run writes to the same memory
+            StepReport(values.pop(_LOSS).clone(), values.pop(_META, None), values, values.pop(_MARGIN, None))
+            for values in found
         ]
 
     def moved(self) -> None:
@@ -414,10 +464,10 @@ class _Losses:
         found: dict[str, Tensor] = {}
         margins = []
         for number, part in enumerate(_apart(logits, targets, ids, len(self._losses))):
-            found[f"{number}{_OF}"] = self._losses[number](*part).mean()  # before it remembers this batch
+            found[f"{number}{_OF}{_LOSS}"] = self._losses[number](*part).mean()  # before it remembers this batch
             values, margin = self._observers[number](*part)
             margins.append(margin)
-            found |= {f"{number}{_OF}{name}": value for name, value in {**values, "margin": margin}.items()}
+            found |= {f"{number}{_OF}{name}": value for name, value in {**values, _MARGIN: margin}.items()}
         return found, torch.stack(margins, dim=1)
 
 
@@ -501,4 +551,4 @@ def _apart(logits: Tensor, targets: Tensor, ids: Tensor, count: int) -> list[tup
 
 
 def _margins(report: StepReport) -> dict[str, Tensor]:
-    return {} if report.margins is None else {"margin": report.margins}
+    return {} if report.margins is None else {_MARGIN: report.margins}

@@ -124,6 +124,7 @@ class Method(ABC):
     ``name`` is how the method is called, ``fields`` names the values that its reports hold for every sample, and
     ``adjuster`` is the adjuster that it learns, None if it learns none. ``distributed`` says that several processes can
     train with it: the classifier moves by all of their gradients, and what it remembers of samples it tells the others.
+    ``unmoved`` says why an engine cannot do its steps, where :meth:`move` gives None.
 
     Example:
         >>> class Nothing(Method):
@@ -137,6 +138,7 @@ class Method(ABC):
     fields: tuple[str, ...] = ()
     adjuster: Adjuster | None = None
     distributed: bool = False
+    unmoved: str = "the method does not say what its steps are"
 
     @abstractmethod
     def step(self, x: Inputs, y: Tensor, ids: Tensor) -> StepReport:

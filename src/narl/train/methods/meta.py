@@ -274,6 +274,6 @@ class MetaMethod(Method):
 
 def _alike(learned: nn.Module) -> list[object]:
     """What two learned losses must have in common to have the same parameters."""
-    kinds = [getattr(learned, name, None) for name in ("spans", "num_families", "remembers")]
+    kinds = [getattr(learned, name, None) for name in ("spans", "num_families", "remembers", "input")]
     loss = getattr(getattr(learned, "robust_loss", None), "name", type(learned).__name__)
     return [loss, *kinds, [(name, tuple(p.shape)) for name, p in learned.named_parameters()]]
