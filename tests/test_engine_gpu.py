@@ -251,3 +251,36 @@ def test_a_stack_over_50_steps(names: tuple[str, ...], compiled: bool, monkeypat
     for one, other in zip(stacked, own, strict=True):
         assert apart(one.model.state_dict().values(), other.model.state_dict().values()) < 1e-4
         assert apart(one.learned, other.learned) < 1e-3
+
+
+def test_a_shared_adjuster_and_one_that_leaves() -> None:
+    options: dict[str, Any] = {"every": 2, "adjuster_weight_decay": 0.0}
+    graphs, eager = (
+        [twin("A-GCE", device="cuda", steps=STEPS, rate=0.02, dtype=torch.float64, **options) for _ in range(3)]
+        for _ in range(2)
+    )
+    stacks = [Stack(shared=True) for _ in range(2)]
+    seats = [
+        [stack.seat(name, one.method, one.model, one.optimizer, one.clean, rows=ROWS, steps=STEPS) for one in trainings]
+        for stack, name, trainings in zip(stacks, ("auto", "eager"), (graphs, eager), strict=True)
+    ]
+    for number in range(STEPS):
+        for here, stack, trainings in zip(seats, stacks, (graphs, eager), strict=True):
+            left = slice(1 if number > STEPS // 2 else 0, None)
+            stack.step(here[left], [one.batches[number] for one in trainings[left]])
+    for one, other in zip(graphs, eager, strict=True):
+        assert apart(one.model.state_dict().values(), other.model.state_dict().values()) < 1e-4
+        assert apart(one.learned, other.learned) < 1e-3
+
+
+def test_a_stack_in_bfloat16_stays_near() -> None:
+    own, stacked = ([twin(name, device="cuda", steps=20, rate=0.02) for name in ("CE", "GCE")] for _ in range(2))
+    stack = Stack()
+    seats = [
+        stack.seat("auto", s.method, s.model, s.optimizer, s.clean, rows=ROWS, steps=20, precision="bfloat16")
+        for s in stacked
+    ]
+    for number in range(20):
+        found = stack.step(seats, [one.batches[number] for one in stacked])
+        for one, report in zip(own, found, strict=True):
+            assert abs(float(report.loss - one.method.step(*one.batches[number]).loss)) < 0.1
