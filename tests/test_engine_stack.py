@@ -104,11 +104,11 @@ def test_each_goes_on_as_if_it_were_alone(mix: str) -> None:
 @pytest.mark.usefixtures("replaying")
 @pytest.mark.parametrize("model", ["resnet32", "convnet"])
 def test_networks_of_the_tables(model: str) -> None:
-    mix = MIXES["learned"][:3]
-    own, stacked = (some(mix, model=model, steps=4, rate=0.01) for _ in range(2))
+    mix = MIXES["learned"][:2]
+    own, stacked = (some(mix, model=model, steps=3, rate=0.01) for _ in range(2))
     stack = Stack()
     seats = seats_of(stack, stacked)
-    for number in range(4):
+    for number in range(3):
         found = stack.step(seats, [one.batches[number] for one in stacked])
         for one, report in zip(own, found, strict=True):
             check_same(report, one.method.step(*one.batches[number]))
