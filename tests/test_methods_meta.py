@@ -230,7 +230,7 @@ def test_a_run_that_ends_early_has_three_snapshots_too() -> None:
     assert_same(third, now)
     assert not torch.equal(first["heads.bias"], now["heads.bias"])
     criterion = narl.AdjustedLoss(method.snapshots, setting_of().class_counts)
-    assert criterion(torch.zeros(2, CLASSES), torch.tensor([0, 1]), ids=torch.arange(2)).isfinite()
+    assert criterion(torch.zeros(2, CLASSES), torch.tensor([0, 1]), progress=1.0, ids=torch.arange(2)).isfinite()
 
 
 @pytest.mark.parametrize("margin", ["latest", "running"])

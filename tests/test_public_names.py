@@ -133,10 +133,10 @@ def test_every_public_name_is_documented_with_an_example(room: str, name: str) -
         ("losses.js", ["logits", "targets", "pi1"]),
         ("margin", ["logits", "targets"]),
         ("Families.from_counts", ["counts", "k"]),
-        ("Adjuster", ["loss", "class_counts", "families", "hidden", "margin", "generator"]),
+        ("Adjuster", ["loss", "class_counts", "families", "hidden", "margin", "input", "generator"]),
         ("Adjuster.forward", ["self", "logits", "targets", "ids"]),
         ("Adjuster.loss", ["self", "logits", "targets", "ids"]),
-        ("AdjustedLoss", ["adjusters", "class_counts", "reduction"]),
+        ("AdjustedLoss", ["adjusters", "class_counts", "reduction", "total_steps"]),
         ("AdjustedLoss.forward", ["self", "logits", "targets", "progress", "ids"]),
         (
             "MetaStep",

@@ -9,7 +9,6 @@ from numbers import Integral
 from typing import Any, final
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from narl.adjuster.families import Counts
@@ -42,7 +41,8 @@ class LastBatch:
     hyperparameters; it is 1 where the loss leaves the sample to the classifier (w = 0) and the classifier rules the
     label out. A loss that pulls harder than cross entropy (SL, w > 1) doubts nothing. Probability targets y have
     :math:`s = (1 - w)_+ \frac12 \lVert p - y \rVert_1`, with w the part of cross entropy's gradient :math:`p - y` that
-    is in the loss's; for one-hot rows that is the same.
+    is in the loss's; for one-hot rows that is the same. It tells of the present: a wrong label that the classifier has
+    memorised fits, and is not suspected any more.
 
     Args:
         loss: the loss that was adjusted.
@@ -79,8 +79,9 @@ class LastBatch:
             values = self._loss(leaf, targets, **hyperparameters)
             (pull,) = torch.autograd.grad(values.sum(), leaf)
         p = leaf.detach().softmax(dim=1)
-        label = F.one_hot(targets.long(), p.shape[1]) if targets.dim() == 1 else targets
-        misfit = p - label.to(p.dtype)  # cross entropy's pull
+        if targets.dim() == 1:
+            targets = torch.zeros_like(p).scatter_(1, targets.long().unsqueeze(1), 1.0)
+        misfit = p - targets.to(p.dtype)  # cross entropy's pull
         size = misfit.square().sum(dim=1).clamp(min=torch.finfo(p.dtype).tiny)
         kept = (pull * misfit).sum(dim=1) / size
         return ((1 - kept).clamp(0, 1) * misfit.abs().sum(dim=1) / 2).clamp(0, 1)
