@@ -168,7 +168,7 @@ def test_after_a_kill_at_the_very_end(small: tuple[Protocol, Place], tmp_path: P
 
 
 def test_a_killed_worker_goes_on(tmp_path: Path) -> None:
-    protocol = adjusters.shared(table(tmp_path / "small.json", tasks=TASKS, methods=["A-GCE"], epochs=15))
+    protocol = adjusters.shared(table(tmp_path / "small.json", tasks=TASKS, methods=["A-GCE"], epochs=8))
     where, cells = place(tmp_path), row(protocol)
     killed: list[int] = []
 

@@ -76,10 +76,10 @@ def test_the_documented_options_are_those_that_there_are() -> None:
         there = {
             name: (str(option.default).lower(), option.description)
             for name, option in spec.options.items()
-            if method != "A-*" or name in ("margin", "families", "hidden", "adjuster_weight_decay")
+            if method != "A-*" or name in ("margin", "input", "families", "hidden", "adjuster_weight_decay")
         }
         assert shown[method] == there
-    as_for = set(methods.get("A-GCE").options) - {"margin", "families"}
+    as_for = set(methods.get("A-GCE").options) - {"margin", "input", "families"}
     assert as_for == set(methods.get("MW-Net").options)
 
 
