@@ -15,6 +15,7 @@ from narl.bench import own_table
 from narl.bench.cells import Cell, Task
 from narl.bench.protocols import Protocol
 from narl.bench.runs import Run
+from narl.bench.stopping import Asked
 from narl.bench.work import Place
 
 TASK = {"dataset": "points", "noise": "symmetric", "rate": 0.3}
@@ -85,6 +86,21 @@ class Seen:
 
     def of(self, cell: Cell, *whats: str) -> list[tuple[Any, ...]]:
         return [(what, *more) for what, slug, *more in self.told if slug == cell.slug and (not whats or what in whats)]
+
+
+class StopsAfter(Asked):
+    """Is asked to stop after so many looks."""
+
+    def __init__(self, looks: int) -> None:
+        self._looks = looks
+
+    @property
+    def stop(self) -> bool:
+        self._looks -= 1
+        return self._looks < 0
+
+    @stop.setter
+    def stop(self, value: bool) -> None: ...
 
 
 def bench(folder: Path, *more: object, data: object = None) -> tuple[object, ...]:

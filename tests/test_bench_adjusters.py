@@ -21,7 +21,7 @@ from narl.bench.protocols import Protocol
 from narl.bench.stopping import Asked
 from narl.bench.work import Place
 from narl.train.run_folder import RunFolder
-from small_grid import TASK, Seen, decided, place, points, table
+from small_grid import TASK, Seen, StopsAfter, decided, place, points, table
 
 TASKS = [TASK, {**TASK, "noise": "asymmetric"}, {**TASK, "rate": 0.1}]
 
@@ -92,28 +92,13 @@ def test_tasks_of_other_lengths_are_refused(tmp_path: Path) -> None:
     assert not list(where.work.rglob("config.json")), "nothing is left to be in the way"
 
 
-class _StopsAfter(Asked):
-    """Is asked to stop after so many looks."""
-
-    def __init__(self, looks: int) -> None:
-        self._looks = looks
-
-    @property
-    def stop(self) -> bool:
-        self._looks -= 1
-        return self._looks < 0
-
-    @stop.setter
-    def stop(self, value: bool) -> None: ...
-
-
 @pytest.mark.parametrize("looks", [4, 17, 30])
 def test_stopped_and_gone_on_with_it_is_the_same(small: tuple[Protocol, Place], tmp_path: Path, looks: int) -> None:
     protocol, where = small
     whole = replace(where, work=tmp_path / "whole", results=tmp_path / "whole-results")
     cells = row(protocol)
     assert None not in adjusters.learn(cells, whole, Asked())
-    assert adjusters.learn(cells, where, _StopsAfter(looks)) == [None] * 3
+    assert adjusters.learn(cells, where, StopsAfter(looks)) == [None] * 3
     assert None not in adjusters.learn(cells, where, Asked())
     for cell in cells:
         assert decided(cell.result(where.results)) == decided(cell.result(whole.results))
@@ -126,7 +111,7 @@ def test_after_a_kill_all_go_on_from_where_all_have_been(small: tuple[Protocol, 
     whole = replace(where, work=tmp_path / "whole", results=tmp_path / "whole-results")
     cells = row(protocol)
     adjusters.learn(cells, whole, Asked())
-    assert adjusters.learn(cells, where, _StopsAfter(30)) == [None] * 3
+    assert adjusters.learn(cells, where, StopsAfter(30)) == [None] * 3
     first, second, _ = (RunFolder.open(where.work / cell.slug).checkpoints for cell in cells)
     assert len(set(second.positions())) == 2
     second.paths()[0].unlink()
@@ -142,7 +127,7 @@ def test_a_damaged_checkpoint_takes_all_back(small: tuple[Protocol, Place], tmp_
     cells = row(protocol)
     adjusters.learn(cells, whole, Asked())
     for damaged in (1, 2):
-        assert adjusters.learn(cells, where, _StopsAfter(30 if damaged == 1 else 5)) == [None] * 3
+        assert adjusters.learn(cells, where, StopsAfter(30 if damaged == 1 else 5)) == [None] * 3
         for path in RunFolder.open(where.work / next(iter(cells)).slug).checkpoints.paths()[:damaged]:
             path.write_bytes(path.read_bytes()[:-9])
     adjusters.learn(cells, where, Asked())

@@ -22,7 +22,7 @@ from narl.bilevel import StepReport
 from narl.errors import NarlError
 from narl.train.engine.stack import Stack
 from narl.train.run_folder import RunFolder
-from small_grid import Seen, bench, cell, decided, place, points, table
+from small_grid import Seen, StopsAfter, bench, cell, decided, place, points, table
 
 METHODS = ["CE", "GCE", "A-GCE", "A-JS"]
 
@@ -91,27 +91,12 @@ def test_each_is_what_it_would_be_alone(small: tuple[Protocol, Place], tmp_path:
         assert decided(one.result(where.results)) == decided(one.result(alone.results))
 
 
-class _StopsAll(Asked):
-    """Is asked to stop after so many looks."""
-
-    def __init__(self, looks: int) -> None:
-        self._looks = looks
-
-    @property
-    def stop(self) -> bool:
-        self._looks -= 1
-        return self._looks < 0
-
-    @stop.setter
-    def stop(self, value: bool) -> None: ...
-
-
 @pytest.mark.parametrize("looks", [5, 15, 20])
 def test_all_stop_at_one_step_and_go_on(small: tuple[Protocol, Place], tmp_path: Path, looks: int) -> None:
     protocol, where = small
     whole = replace(where, work=tmp_path / "whole", results=tmp_path / "whole-results")
     cells = cells_of(protocol, "CE", "GCE")
-    assert work.train_as_one(cells, where, _StopsAll(looks)) == [None, None]
+    assert work.train_as_one(cells, where, StopsAfter(looks)) == [None, None]
     folders = [where.work / one.slug for one in cells]
     saved = [sorted(path.name for path in (folder / "checkpoints").iterdir())[-1] for folder in folders]
     assert saved[0] == saved[1]
@@ -176,7 +161,7 @@ def test_dropout_draws_as_it_would_alone(tmp_path: Path, model: str) -> None:
     cells = dict.fromkeys(protocol.cells(), protocol)
     before = torch.get_rng_state()
     threads = torch.get_num_threads()
-    assert work.train_as_one(cells, where, _StopsAll(7)) == [None, None]
+    assert work.train_as_one(cells, where, StopsAfter(7)) == [None, None]
     work.train_as_one(cells, where, Asked())
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.get_num_threads() == threads
@@ -190,7 +175,7 @@ def test_after_a_kill_they_go_in_step_again(small: tuple[Protocol, Place], tmp_p
     whole = replace(where, work=tmp_path / "whole", results=tmp_path / "whole-results")
     cells = cells_of(protocol, "CE", "GCE")
     work.train_as_one(cells, whole, Asked())
-    assert work.train_as_one(cells, where, _StopsAll(30)) == [None, None]
+    assert work.train_as_one(cells, where, StopsAfter(30)) == [None, None]
     first, second = (RunFolder.open(where.work / one.slug).checkpoints for one in cells)
     second.paths()[0].unlink()
     assert work.common_checkpoint([where.work / one.slug for one in cells]) == second.positions()[0]
