@@ -13,7 +13,9 @@ from engine_problem import ROWS, Batch, Twin, apart, replay_on_cpu, twin
 from narl.bilevel import StepReport, hypergradient
 from narl.errors import NonFiniteError, OptionError
 from narl.train.engine.captured import CapturedEngine
-from narl.train.engine.stack import Joint, Seat, Stack
+from narl.train.engine.joint import Joint
+from narl.train.engine.seats import Seat
+from narl.train.engine.stack import Stack
 
 MIXES: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "fixed": [("CE", {}), ("GCE", {}), ("JS", {}), ("Forward", {})],

@@ -63,7 +63,7 @@ def adjusters(
     at_once: Annotated[
         int | None,
         typer.Option(
-            help="Adjusters on one GPU at a time.", rich_help_panel=_WHERE, show_default="all that MPS shares"
+            help="Adjusters on one GPU at a time.", rich_help_panel=_WHERE, show_default="6 that MPS shares, else 1"
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what is missing, learn nothing.")] = False,
@@ -83,9 +83,8 @@ def adjusters(
     if seeds < 1:
         raise OptionError(f"--seeds {seeds} learns nothing: give at least 1")
     protocol = learning.shared(own_table.read(Path(table)) if table.endswith(".json") else protocols.get(table))
-    strangers = [name for name in protocol.methods if not name.startswith("A-")]
-    if strangers and not methods:
-        protocol = replace(protocol, methods=tuple(name for name in protocol.methods if name not in strangers))
+    if not methods:
+        protocol = replace(protocol, methods=tuple(name for name in protocol.methods if name.startswith("A-")))
     place = Place(sources(data), work.resolve(), results.resolve(), labels, device=device)
     wanted = Wanted(
         None,

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from narl.bilevel import StepReport
 from narl.train.engine import Engine
-from narl.train.engine.stack import Seat, Stack
+from narl.train.engine.seats import Seat
+from narl.train.engine.stack import Stack
 
 T = TypeVar("T")
 
