@@ -142,7 +142,7 @@ def replay_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def capture(self: CapturedEngine, move: Move, x: Tensor, y: Tensor, ids: Tensor) -> Any:
         if self._iteration is None:
-            self._iteration = Iteration(self._model, self._optimizer)
+            self._iteration = Iteration(self._model, self._optimizer, compile=self._levels[0])
             self._batch = (x.clone(), y.clone(), ids.clone())
         clean = None
         if move.meta is not None:

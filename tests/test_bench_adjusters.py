@@ -160,7 +160,7 @@ def test_a_killed_worker_goes_on(tmp_path: Path) -> None:
     def kill(cell: Cell, epoch: int) -> None:
         if not killed:
             killed.append(epoch)
-            (worker,) = workers._busy
+            (worker,) = workers._busy.values()
             worker.process.send_signal(signal.SIGKILL)
 
     seen = Seen(kill)

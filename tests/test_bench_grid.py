@@ -87,6 +87,37 @@ def test_the_missing_cells_are_trained_whatever_happens_to_one(
     assert grid.sort(found.missing, protocol, where).missing == (bad,)
 
 
+def test_a_worker_goes_on_with_what_is_most_like_what_it_did(
+    tmp_path: Path, started: list[subprocess.Popen[str]]
+) -> None:
+    """What it did before changes nothing."""
+    protocol, where = table(tmp_path / "small.json", methods=["CE", "GCE"]), place(tmp_path)
+    first, other, second = cell(protocol), cell(protocol, "GCE"), cell(protocol, seed=1)
+    seen, cells = Seen(), (first, other, second)
+    assert grid.train(dict.fromkeys(cells, protocol), where, seen, at_once=1) is True
+    assert [slug for what, slug, *_ in seen.told if what == "began"] == [one.slug for one in (first, second, other)]
+    assert [worker.returncode for worker in started] == [0]
+    (tmp_path / "alone").mkdir()
+    alone = place(tmp_path / "alone", sources=where.sources)
+    for one in cells:
+        work.train(one, protocol, alone)
+        assert decided(one.result(where.results)) == decided(one.result(alone.results))
+
+
+def test_each_cell_has_a_log_of_its_own(tmp_path: Path, started: list[subprocess.Popen[str]]) -> None:
+    """One worker, and the second cell is the one that fails."""
+    protocol = table(tmp_path / "small.json", methods=["CE"], tasks=[TASK, OTHER])
+    where = place(tmp_path)
+    where = replace(where, sources=(*where.sources, ("other", str(tmp_path / "nowhere.csv"))))
+    good, bad = cell(protocol), cell(protocol, dataset="other")
+    seen = Seen()
+    assert grid.train(dict.fromkeys((good, bad), protocol), where, seen, at_once=1) is False
+    assert len(started) == 1
+    ((_, reason, log),) = seen.of(bad, "failed")
+    assert reason in log.read_text()
+    assert "nowhere" not in (where.work / f"{good.slug}.log").read_text()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_command_that_is_stopped_goes_on(
     tmp_path: Path,

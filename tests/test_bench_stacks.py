@@ -194,7 +194,7 @@ def test_a_killed_stack_goes_on_as_one(small: tuple[Protocol, Place], tmp_path: 
     def kill(one: Cell, epoch: int) -> None:
         if not killed:
             killed.append(epoch)
-            (worker,) = workers._busy
+            (worker,) = workers._busy.values()
             worker.process.send_signal(signal.SIGKILL)
 
     seen = Seen(kill)

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from engine_problem import ROWS, Twin, apart, replay_on_cpu, twin
 from narl.errors import NarlWarning, NonFiniteError
+from narl.train.engine import captured
 from narl.train.engine.captured import CapturedEngine
 from narl.train.methods import Move
 
@@ -36,6 +38,37 @@ def test_smaller_batches_in_between(name: str) -> None:
         assert abs(float(found.loss - expected.loss)) < 1e-3
     assert apart(other.model.state_dict().values(), own.model.state_dict().values()) < 1e-3
     assert own.clean()[0].equal(other.clean()[0])  # as many clean batches were drawn
+
+
+@pytest.mark.usefixtures("replaying")
+def test_trainings_of_one_kind_share_what_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two that go other ways, and a third of another kind."""
+    compiled: list[object] = []
+
+    def compile(graph: Any, **options: Any) -> Any:
+        compiled.append(graph)
+        return graph
+
+    monkeypatch.setattr(torch, "compile", compile)
+    monkeypatch.setattr(captured, "_compiled", {})
+    counts = []
+    for name, rate in (("A-GCE", 0.05), ("A-GCE", 0.02), ("A-JS", 0.05)):
+        own, other = (twin(name, rate=rate, every=2) for _ in range(2))
+        engine = engine_of(other, compiled=True)
+        for batch in own.batches:
+            expected, found = (each(*batch) for each in (own.method.step, engine.step))
+            assert abs(float(found.loss - expected.loss)) < 1e-3
+        assert apart(other.model.state_dict().values(), own.model.state_dict().values()) < 1e-3
+        counts.append(len(compiled))
+    assert counts[0] == counts[1] < counts[2] < 2 * counts[0]  # the network's passes are the same for all
+
+
+def test_what_holds_a_training_s_tensors_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda graph, **_: graph)
+    for held in (1.0, 2.0):
+        factor = torch.tensor([held, 0.0])
+        graph = make_fx(factor.mul)(torch.ones(2))
+        assert captured._compile(graph)(torch.ones(2)).tolist() == [held, 0.0]
 
 
 @pytest.mark.usefixtures("replaying")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -141,12 +140,19 @@ def _polite_kills() -> Iterator[None]:
 @final
 @dataclass(eq=False)
 class _Worker:
-    cells: tuple[Cell, ...]
+    """A process and what it does now; what it did before, it does faster a second time."""
+
     process: subprocess.Popen[str]
-    slot: int
+    cells: tuple[Cell, ...]
     log: Path
     tries: int
     epochs: dict[Cell, int] = field(default_factory=dict)
+
+    def dismiss(self) -> None:
+        """There are no more orders."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
 
 
 @final
@@ -157,8 +163,8 @@ class _Workers:
         self, slots: Sequence[dict[str, str]], cells: Mapping[Cell, Protocol], place: Place, watcher: Watcher
     ) -> None:
         self._slots, self._cells, self._place, self._watcher = slots, cells, place, watcher
-        self._free = list(range(len(slots)))
-        self._busy: list[_Worker] = []
+        self._busy: dict[int, _Worker] = {}
+        self._idle: dict[int, _Worker] = {}  # fulfilled their orders and wait for the next
         self._waiting: list[tuple[Cell, ...]] = []
 
     def train(self, jobs: Sequence[tuple[Cell, ...]]) -> bool:
@@ -166,21 +172,45 @@ class _Workers:
         self._waiting, failed = list(jobs), 0
         try:
             while self._waiting or self._busy:
-                while self._waiting and self._free:
-                    self._begin(self._waiting.pop(0))
+                while self._waiting and len(self._busy) < len(self._slots):
+                    self._begin(*self._next())
                 time.sleep(_LOOK)
-                failed += sum(not self._look(worker) for worker in list(self._busy))
+                failed += sum(not self._look(slot) for slot in list(self._busy))
+            self._dismiss(self._idle)
         except BaseException:
             self._stop()
             raise
         return failed == 0
 
-    def _begin(self, cells: tuple[Cell, ...], tries: int = 1) -> None:
-        slot = self._free.pop(0)
+    def _next(self) -> tuple[int, tuple[Cell, ...]]:
+        """The slot to be filled and its job: the next in line, unless a worker is free that has done the like."""
+        for slot, worker in self._idle.items():
+            for number, cells in enumerate(self._waiting):
+                if _alike(cells, worker.cells):
+                    return slot, self._waiting.pop(number)
+        free = [slot for slot in range(len(self._slots)) if slot not in self._busy]
+        return min(free, key=lambda slot: slot in self._idle), self._waiting.pop(0)
+
+    def _begin(self, slot: int, cells: tuple[Cell, ...], tries: int = 1) -> None:
         log = self._place.work / f"{cells[0].slug}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
+        process = self._process(slot, log)
+        self._busy[slot] = _Worker(process, cells, log, tries)  # first: from now on it is stopped with the others
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(order([(cell, self._cells[cell]) for cell in cells], self._place, log))
+            process.stdin.flush()
+        for cell in cells:
+            self._watcher.began(cell)
+
+    def _process(self, slot: int, log: Path) -> subprocess.Popen[str]:
+        """The slot's, if it waits for an order, or a new one."""
+        if (idle := self._idle.pop(slot, None)) is not None:
+            if idle.process.poll() is None:
+                return idle.process
+            idle.dismiss()  # something ended it meanwhile
         with log.open("a") as output:
-            process = subprocess.Popen(
+            return subprocess.Popen(
                 [sys.executable, "-m", "narl.bench.worker"],
                 stdin=subprocess.PIPE,
                 stdout=output,
@@ -189,32 +219,30 @@ class _Workers:
                 env={**os.environ, **self._slots[slot]},
                 start_new_session=True,  # Ctrl-C is for this process, which passes it on
             )
-        self._busy.append(_Worker(cells, process, slot, log, tries))  # first: from now on it is stopped with the others
-        assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError), process.stdin as asked:
-            json.dump(order([(cell, self._cells[cell]) for cell in cells], self._place), asked)
-        for cell in cells:
-            self._watcher.began(cell)
 
-    def _look(self, worker: _Worker) -> bool:
-        """Whether all is well with a worker: it goes on, or it has ended with results, or its cells are tried again."""
+    def _look(self, slot: int) -> bool:
+        """Whether all is well in a slot: its worker goes on, or has results, or its cells are tried again."""
+        worker = self._busy[slot]
         code = worker.process.poll()
-        if code is None:
-            self._tell_progress(worker)
-            return True
-        self._busy.remove(worker)
-        self._free.append(worker.slot)
         shared = self._cells[worker.cells[0]].shared
         left = tuple(cell for cell in worker.cells if not cell.result(self._place.results).exists())
+        if code is None and left:
+            self._tell_progress(worker)
+            return True
+        del self._busy[slot]
+        if code is None:
+            self._idle[slot] = worker
+        else:
+            worker.dismiss()
         if left and shared:
             left = worker.cells  # whole or not at all
         for cell in worker.cells:
             if cell not in left:
                 self._watcher.ended(cell, runs.read_file(cell.result(self._place.results)))
-        if not left:
+        if not left or code is None:
             return True
         if code in (-signal.SIGKILL, -signal.SIGTERM, STOPPED) and worker.tries < _TRIES:
-            self._begin(left, worker.tries + 1)  # goes on from its checkpoint
+            self._begin(slot, left, worker.tries + 1)  # goes on from its checkpoint
             return True
         if len(worker.cells) > 1 and not shared:
             self._waiting[:0] = [(cell,) for cell in left]  # what one cannot do ends all of a stack
@@ -232,16 +260,30 @@ class _Workers:
 
     def _stop(self) -> None:
         """Ask all to save and leave; whoever does not, or is asked twice, is killed."""
+        for worker in self._busy.values():
+            worker.process.terminate()
+        self._dismiss({**self._idle, **self._busy})
+
+    def _dismiss(self, workers: Mapping[int, _Worker]) -> None:
+        """Let workers leave, who have no more orders; whoever takes too long is killed."""
         try:
-            for worker in self._busy:
-                worker.process.terminate()
+            for worker in workers.values():
+                worker.dismiss()
             until = time.monotonic() + _PATIENCE
-            for worker in self._busy:
+            for worker in workers.values():
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     worker.process.wait(max(0.1, until - time.monotonic()))
         finally:
-            for worker in self._busy:
+            for worker in workers.values():
                 worker.process.kill()  # nothing happens to one that has left
+
+
+def _alike(cells: Sequence[Cell], others: Sequence[Cell]) -> bool:
+    """Whether jobs do the same steps, only with other data."""
+    one, other = (
+        [(cell.model, cell.task.images, cell.method, cell.options) for cell in job] for job in (cells, others)
+    )
+    return one == other
 
 
 def _reason(log: Path, code: int) -> str:

@@ -192,5 +192,19 @@ def _fastest_convolutions() -> Iterator[None]:
         torch.backends.cudnn.benchmark = before
 
 
+_compiled: dict[Hashable, Callable[..., Any]] = {}
+
+
 def _compile(graph: fx.GraphModule) -> Callable[..., Any]:
-    return torch.compile(graph, dynamic=False, fullgraph=True)
+    """A fast function of the graph: trainings of one process that do the same steps share what was compiled."""
+    if any(True for _ in graph.buffers()) or any(True for _ in graph.parameters()):
+        return torch.compile(graph, dynamic=False, fullgraph=True)  # holds tensors of one training
+    key = (graph.code, tuple(_kind(node.meta.get("val")) for node in graph.graph.find_nodes(op="placeholder")))
+    if key not in _compiled:
+        _compiled[key] = torch.compile(graph, dynamic=False, fullgraph=True)
+    return _compiled[key]
+
+
+def _kind(value: Any) -> tuple[object, ...]:
+    """What a function is compiled for: the same of two tensors that it takes without being compiled anew."""
+    return (value.dtype, value.device, value.shape, value.stride()) if isinstance(value, Tensor) else (type(value),)
