@@ -38,7 +38,7 @@ def row(protocol: Protocol, method: str = "A-GCE") -> dict[Cell, Protocol]:
 
 def learned(where: Place, cell: Cell) -> list[torch.Tensor]:
     """All numbers of the snapshots that a training has left."""
-    files = sorted((where.work / cell.slug).glob("adjuster-*.safetensors"))
+    files = sorted((where.work / cell.slug).glob("adjuster-[1-9].safetensors"))
     assert len(files) == adjusters.SNAPSHOTS
     return [p.detach() for file in files for p in Adjuster.load(file).parameters()]
 
@@ -196,9 +196,9 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     assert not (tmp_path / "work").exists()
     said = done(*asked).out
     files = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert files == [f"{loss}-{number}.safetensors" for loss in ("gce", "js") for number in (1, 2, 3)]
+    assert files == [f"{loss}-{number}.safetensors" for loss in ("gce", "js") for number in (0, 1, 2, 3)]
     assert str(tmp_path / "out" / "gce-3.safetensors") in said
-    snapshots = [Adjuster.load(tmp_path / "out" / name) for name in files[:3]]
+    snapshots = [Adjuster.load(tmp_path / "out" / name) for name in files[1:4]]
     criterion = narl.AdjustedLoss(snapshots, class_counts=[5, 5, 5, 5])
     ids = torch.arange(2)
     assert float(criterion(torch.eye(4)[:2], torch.tensor([0, 1]), progress=0.9, ids=ids)) > 0

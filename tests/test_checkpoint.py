@@ -455,7 +455,7 @@ def test_no_file(path: Path) -> None:
         ({None: 1}, "the key None"),
         (torch.eye(3).to_sparse(), "a sparse, nested or meta tensor"),
         (torch.ones(3, device="meta"), "a sparse, nested or meta tensor"),
-        (torch.empty(3, dtype=torch.float8_e4m3fnuz), "a tensor of torch.float8_e4m3fnuz"),
+        (torch.zeros(3, dtype=torch.float8_e4m3fnuz), "a tensor of torch.float8_e4m3fnuz"),
     ],
     ids=str,
 )

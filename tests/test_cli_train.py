@@ -91,7 +91,7 @@ def test_a_run_leaves_everything(reference: Path) -> None:
     assert [record["epoch"] for record in metrics(reference)] == [1, 2, 3]
     names = {path.name for path in reference.iterdir()}
     assert {"config.json", "environment.json", "summary.json", "samples.npy", "samples.json"} <= names
-    assert {f"adjuster-{number}.safetensors" for number in (1, 2, 3)} <= names
+    assert {f"adjuster-{number}.safetensors" for number in (0, 1, 2, 3)} <= names
     summary = json.loads((reference / "summary.json").read_text())
     assert summary["method"] == "A-GCE"
     assert set(summary["test_accuracy_by_class"]) == set(CLASSES)

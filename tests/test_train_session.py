@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from narl import Adjuster
 from narl.errors import CheckpointError, NarlError, OptionError, OverlapError, RunFolderError
 from narl.train import Settings, Trained, plan, resume, start
 from narl.train.record import SampleRecord
@@ -98,7 +99,10 @@ def test_a_run_leaves_what_it_should(reference: Path) -> None:
     assert set(summary["test_accuracy_by_class"]) == {"inner <b>", "outer,\n"}
     config = RunFolder.open(reference).config
     assert config["classes"] == ["inner <b>", "outer,\n"]
-    assert len(list(reference.glob("adjuster-*.safetensors"))) == 3
+    kept = [Adjuster.load(reference / f"adjuster-{number}.safetensors") for number in range(4)]
+    before, *learned = (one.curves(torch.tensor([-3.0, 0.0, 3.0]))["q"] for one in kept)
+    assert len(set(before.flatten().tolist())) == 1  # all samples alike before the training
+    assert all(len(set(curve.flatten().tolist())) > 1 for curve in learned)
     samples = SampleRecord.open(reference)
     assert samples.fields == ("margin", "q")
     assert np.isfinite(samples.read("margin")).all()

@@ -50,7 +50,7 @@ def account(cell: Cell, plan: Plan, folder: Path, asked: dict[str, Any]) -> Run:
         noise_rate=None if mislabelled is None else _short(mislabelled.mean()),
         auroc={} if mislabelled is None else _auroc(record.read("margin")[: len(metrics)], mislabelled),
         samples=_samples(record, len(metrics) - 1, mislabelled),
-        adjuster=_adjuster(sorted(folder.glob("adjuster-*.safetensors"))),
+        adjuster=_adjuster(sorted(folder.glob("adjuster-[1-9].safetensors"))),
         seconds=round(sum(epoch["seconds"] for epoch in run.times()), 1),
         asked=asked,
         settings={

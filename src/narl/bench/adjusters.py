@@ -87,10 +87,11 @@ def collect(row: Sequence[Cell], place: Place, out: Path) -> list[Path]:
         out: folder for the snapshots; made if it is missing.
 
     Returns:
-        The snapshots' files, in order: ``gce-1.safetensors`` and so on; options and a seed above 0 are in the name.
+        The files, in order: ``gce-0.safetensors``, the adjuster before it was trained, and the snapshots;
+        options and a seed above 0 are in the name.
     """
     first = place.work / row[0].slug
-    made = [first / f"adjuster-{number}.safetensors" for number in range(1, SNAPSHOTS + 1)]
+    made = [first / f"adjuster-{number}.safetensors" for number in range(SNAPSHOTS + 1)]
     missing = [path for path in made if not path.exists()]
     if missing:
         results = row[0].result(place.results)
@@ -100,7 +101,7 @@ def collect(row: Sequence[Cell], place: Place, out: Path) -> list[Path]:
         )
     out.mkdir(parents=True, exist_ok=True)
     name = Path(row[0].slug).name.removeprefix("a-").removesuffix("-seed0")
-    found = [out / f"{name}-{number}.safetensors" for number in range(1, SNAPSHOTS + 1)]
+    found = [out / f"{name}-{number}.safetensors" for number in range(SNAPSHOTS + 1)]
     for source, target in zip(made, found, strict=True):
         shutil.copyfile(source, target)
     return found

@@ -8,21 +8,24 @@ from pathlib import Path
 from narl.adjuster import Adjuster
 from narl.errors import OptionError
 
+_MOST = 4
 _KEPT = "source-adjuster-{}.safetensors"
 
 
 def load_adjusters(paths: Sequence[str]) -> list[Adjuster]:
-    """Learned adjusters: from files, or the snapshots of a run.
+    """Learned adjusters: from files, or those of a run.
 
     Args:
         paths: adjuster files in order, or one run folder.
 
     Returns:
-        One adjuster or more.
+        One adjuster or more; of a run the adjuster as it was before the training, and its three snapshots.
     """
     files = [Path(path) for path in paths]
-    if len(files) > 3:
-        raise OptionError(f"{len(files)} adjusters are too many: give one, or its three snapshots in order")
+    if len(files) > _MOST:
+        raise OptionError(
+            f"{len(files)} adjusters are too many: give one, its three snapshots in order, or its start and these"
+        )
     if len(files) == 1 and files[0].is_dir():
         found = sorted(files[0].glob("adjuster-*.safetensors"))
         if not found:

@@ -9,9 +9,9 @@
         one record an epoch; what depends on the clock stands apart, so that metrics can be compared byte for byte.
     ``checkpoints/``
         where to go on from.
-    ``summary.json``, ``model.safetensors``, ``encoder.json``, ``adjuster-1…3.safetensors``
+    ``summary.json``, ``model.safetensors``, ``encoder.json``, ``adjuster-0…3.safetensors``
         the result.
-    ``source-adjuster-1…3.safetensors``
+    ``source-adjuster-1…4.safetensors``
         the adjusters that a transferred method was given.
     ``samples.npy``, ``samples.json``
         margins and hyperparameters of every sample by epoch.
@@ -46,12 +46,14 @@ RESULTS = (
     "summary.json",
     "model.safetensors",
     "encoder.json",
+    "adjuster-0.safetensors",
     "adjuster-1.safetensors",
     "adjuster-2.safetensors",
     "adjuster-3.safetensors",
     "source-adjuster-1.safetensors",
     "source-adjuster-2.safetensors",
     "source-adjuster-3.safetensors",
+    "source-adjuster-4.safetensors",
     "samples.npy",
     "samples.json",
     "tuning.json",

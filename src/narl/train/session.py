@@ -24,6 +24,7 @@ from narl.train.environment import environment, threads
 from narl.train.following import Together
 from narl.train.keeper import Keeper, Observer, Unobserved
 from narl.train.loop import Loop
+from narl.train.methods.adjusted import Adjusted
 from narl.train.planning import Plan, plan
 from narl.train.record import SampleRecord
 from narl.train.run_folder import RunFolder
@@ -323,7 +324,7 @@ def _conclude(plan: Plan, folder: RunFolder, loop: Loop) -> dict[str, Any]:
     """Write the results of a run that is finished."""
     if loop.selected is None:
         _save_model(folder, loop, loop.epoch)
-    for number, adjuster in enumerate(_snapshots(loop), start=1):
+    for number, adjuster in enumerate(_adjusters(loop)):
         adjuster.save(folder.path / f"adjuster-{number}.safetensors")
     summary = summarise(loop, plan)
     folder.write_json("summary.json", summary)
@@ -349,5 +350,6 @@ def _title(plan: Plan) -> str:
     return f"{plan.recipe.method} {tuning.title(options)}".strip()
 
 
-def _snapshots(loop: Loop) -> tuple[Adjuster, ...]:
-    return tuple(getattr(loop.method, "snapshots", ()))
+def _adjusters(loop: Loop) -> tuple[Adjuster, ...]:
+    """What the run has learned to adjust by: the adjuster before the training, then its snapshots."""
+    return (loop.method.start, *loop.method.snapshots) if isinstance(loop.method, Adjusted) else ()

@@ -22,8 +22,8 @@ class Adjusted(meta.MetaMethod):
     """Trains the classifier with an adjusted loss, and its adjuster with it.
 
     ``snapshots`` are copies of the adjuster at one third, two thirds and the end of the training; for what has not been
-    reached yet, or never is because the training ends early, the adjuster as it is now stands in. They are on the CPU,
-    without the samples' running margins.
+    reached yet, or never is because the training ends early, the adjuster as it is now stands in. ``start`` is a copy
+    from before the training. They are on the CPU, without the samples' running margins.
 
     Args:
         setting: what there is to work with.
@@ -73,6 +73,7 @@ class Adjusted(meta.MetaMethod):
         decay = _DECAYS[margin] if adjuster_weight_decay is None else adjuster_weight_decay
         super().__init__(setting, self.adjuster, adjuster_weight_decay=decay, **options)
         self.fields = tuple(self.adjuster.spans)
+        self.start = _copy(self.adjuster)
         self._taken: tuple[Adjuster, ...] = ()
 
     def before_step(self) -> None:
