@@ -1,9 +1,10 @@
 PYTHON ?= python3
 VENV ?= .venv
+JOBS ?= 2
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test check format clean
+.PHONY: help demo test browser check format clean
 
 help:  ## Show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -11,8 +12,13 @@ help:  ## Show this list
 demo: $(VENV)/.demo  ## Train on wrongly labelled digits: cross entropy, a robust loss, and the adjusted one
 	@$(BIN)/narl demo $(ARGS)
 
-test: $(VENV)/.dev  ## Run the tests
-	@$(BIN)/python -m pytest $(ARGS)
+test: $(VENV)/.dev  ## Run the tests, in two processes or in JOBS
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+
+browser: $(VENV)/.dev  ## Run the tests of the report and the review page in Chromium, which is installed if there is none
+	@$(INSTALL) playwright
+	@command -v chromium >/dev/null || test -n "$(CHROMIUM)" || apt-get install -qq -y chromium
+	@$(BIN)/python -m pytest -m browser $(ARGS)
 
 check: $(VENV)/.dev  ## Format, lint, strict types, room imports, exported names
 	$(BIN)/ruff format --check .

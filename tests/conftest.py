@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from hypothesis import settings
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
     from together import Team
+
+# How long a test takes depends on what else the machine does.
+settings.register_profile("narl", deadline=None)
+settings.load_profile("narl")
 
 # Tests use small tensors: a second thread costs more than it brings, above all on a busy machine.
 torch.set_num_threads(1)
@@ -22,3 +31,17 @@ def workers() -> Iterator[Team]:
 
     with team() as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium, without a window."""
+    from playwright.sync_api import sync_playwright
+
+    path = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    if path is None:
+        pytest.fail("no Chromium was found: install one (make browser does), or give its path in CHROMIUM")
+    with sync_playwright() as playwright:
+        made = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield made
+        made.close()

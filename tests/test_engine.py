@@ -67,6 +67,9 @@ def test_same_training_as_the_methods_own_step(name: str, optimizer: str) -> Non
             one.optimizer.param_groups[0]["lr"] = rate * (1 - number / 24)
         expected, found = own.method.step(*batch), played(other, iteration, batch)
         assert apart(values_of(found), values_of(expected)) < 1e-5  # the adjuster's numbers are float32
+        assert found.rivals is not None
+        assert expected.rivals is not None
+        assert torch.equal(found.rivals, expected.rivals)
     assert apart(other.model.state_dict().values(), own.model.state_dict().values()) < 1e-6
     assert apart(other.learned, own.learned) < 1e-4
     assert other.method.state_dict().keys() == own.method.state_dict().keys()

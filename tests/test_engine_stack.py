@@ -62,6 +62,9 @@ def check_same(found: StepReport, expected: StepReport) -> None:
     assert list(found.hyperparameters) == list(expected.hyperparameters)
     assert found.margins is not None
     assert expected.margins is not None
+    assert found.rivals is not None
+    assert expected.rivals is not None
+    assert torch.equal(found.rivals, expected.rivals)
     pairs = [(found.margins, expected.margins)]
     pairs += [(found.hyperparameters[name], expected.hyperparameters[name]) for name in expected.hyperparameters]
     for one, other in pairs:

@@ -22,6 +22,7 @@ ROOMS = {
         "NarlWarning",
         "StepReport",
         "__version__",
+        "audit",
         "bilevel",
         "data",
         "hypergradient",
@@ -32,6 +33,7 @@ ROOMS = {
         "theory",
         "train",
     },
+    "narl.audit": {"NoiseEstimate", "Verdicts", "from_folds", "from_logits", "from_run"},
     "narl.data": {"Columns", "ImageFiles", "Images", "Inputs", "Samples", "Table", "Texts", "Unlabelled"},
     "narl.train": {"Outcome", "Plan", "Settings", "Trained", "plan", "resume", "start"},
     "narl.train.methods": {

@@ -104,7 +104,7 @@ def test_a_run_leaves_what_it_should(reference: Path) -> None:
     assert len(set(before.flatten().tolist())) == 1  # all samples alike before the training
     assert all(len(set(curve.flatten().tolist())) > 1 for curve in learned)
     samples = SampleRecord.open(reference)
-    assert samples.fields == ("margin", "q")
+    assert samples.fields == ("margin", "q", "rival")
     assert np.isfinite(samples.read("margin")).all()
     assert len(samples.ids) == config["samples"]["train"]
     times = [json.loads(line) for line in (reference / "times.jsonl").read_text().splitlines()]

@@ -12,7 +12,7 @@ from narl._version import __version__
 from narl.errors import NarlError, NarlWarning
 
 if TYPE_CHECKING:
-    from narl import bilevel, data, losses, models, noise, theory, train
+    from narl import audit, bilevel, data, losses, models, noise, theory, train
     from narl.adjuster import AdjustedLoss, Adjuster, Families, margin
     from narl.bilevel import MetaStep, StepReport, hypergradient
 
@@ -25,7 +25,7 @@ _ROOM_OF = {
     "hypergradient": "narl.bilevel",
     "margin": "narl.adjuster",
 }
-_ROOMS = ("bilevel", "data", "losses", "models", "noise", "theory", "train")
+_ROOMS = ("audit", "bilevel", "data", "losses", "models", "noise", "theory", "train")
 
 __all__ = [
     "AdjustedLoss",
@@ -36,6 +36,7 @@ __all__ = [
     "NarlWarning",
     "StepReport",
     "__version__",
+    "audit",
     "bilevel",
     "data",
     "hypergradient",

@@ -110,6 +110,10 @@ class ClusterError(NarlError, RuntimeError):
     """A cluster that is not there, does not answer, or refuses jobs."""
 
 
+class AnswersError(NarlError, OSError):
+    """People's answers about labels that are not there, or cannot be read or written."""
+
+
 class NarlWarning(UserWarning):
     """Something that works but deserves to be known."""
 

@@ -19,7 +19,7 @@ from narl.train import methods
 from narl.train.evaluate import separation
 from narl.train.methods.meta import auto_every, auto_learning_rate
 from narl.train.planning import Plan
-from narl.train.record import SampleRecord
+from narl.train.record import RIVAL, SampleRecord
 from narl.train.run_folder import RunFolder
 
 _BINS = 40
@@ -106,7 +106,7 @@ def _auroc(margins: NDArray[np.float32], mislabelled: NDArray[np.bool_]) -> dict
 def _samples(record: SampleRecord, epoch: int, mislabelled: NDArray[np.bool_] | None) -> dict[str, dict[str, Any]]:
     """The training samples' margins and hyperparameters in the last epoch, counted."""
     found: dict[str, dict[str, Any]] = {}
-    for field in record.fields:
+    for field in (name for name in record.fields if name != RIVAL):  # class numbers are no distribution
         values = record.read(field, epoch)
         known = np.isfinite(values)
         wrong = np.zeros(len(values), np.bool_) if mislabelled is None else mislabelled

@@ -23,6 +23,7 @@ from narl.bilevel.hypergradient import (
 from narl.bilevel.optimizers import load_state, rule_of, trained_parameters
 from narl.bilevel.processes import Processes, bare
 from narl.bilevel.refusals import refuse_no_labels, refuse_not_finite, refuse_synchronised
+from narl.bilevel.rivals import rivals
 from narl.bilevel.tangents import KINDS, TrainingPass
 from narl.bilevel.turns import Turn, couples, give_gradients, met, take_gradients
 from narl.checks import check_targets
@@ -42,6 +43,7 @@ class StepReport:
         meta_loss: mean cross entropy of the clean batch after the virtual step; None in steps without one.
         hyperparameters: what the adjuster gave the samples, ``(N,)`` each, by name.
         margins: the samples' margins, ``(N,)``; None for objectives that have none.
+        rivals: the class that stands most against each label, ``(N,)``; None where nobody has looked.
 
     Example:
         >>> StepReport(loss=torch.tensor(0.5), meta_loss=None, hyperparameters={}, margins=None).loss
@@ -52,6 +54,7 @@ class StepReport:
     meta_loss: Tensor | None
     hyperparameters: dict[str, Tensor]
     margins: Tensor | None
+    rivals: Tensor | None = None
 
 
 @final
@@ -167,7 +170,7 @@ class MetaStep:
             raise
         self.steps += 1
         hyperparameters, margins = observed(self.adjuster, logits.detach(), y, ids, self.processes)
-        return StepReport(loss, meta_loss, hyperparameters, margins)
+        return StepReport(loss, meta_loss, hyperparameters, margins, rivals(logits, y))
 
     def look_ahead(self, x: Inputs, y: Tensor, clean: CleanBatch, ids: Tensor | None = None) -> Hypergradient:
         """What a meta step would move the adjuster by; nothing is moved, counted or remembered.

@@ -10,11 +10,13 @@ from typing import NoReturn
 import typer
 
 from narl._version import __version__
+from narl.cli.audit import audit
 from narl.cli.bench import app as bench
 from narl.cli.demo import demo
 from narl.cli.figures import figures
 from narl.cli.noise import noise
 from narl.cli.predict import predict
+from narl.cli.review import review
 from narl.cli.train import train
 from narl.cli.transfer import transfer
 from narl.errors import NarlError
@@ -44,7 +46,7 @@ def common(
     """Train classifiers on wrongly labelled data."""
 
 
-for command in (demo, train, transfer, predict, noise, figures):
+for command in (demo, train, transfer, predict, audit, review, noise, figures):
     app.command()(command)
 app.add_typer(bench)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from narl.cli import options as shared
+from narl.cli.checked import clean_set
 from narl.cli.config import ConfigFile
 from narl.cli.running import carry_out, go_on
 from narl.errors import OptionError
@@ -27,8 +28,8 @@ def train(
         str,
         typer.Option(
             help="Samples whose labels are right, never trained on: a file or folder like DATA; a file of sample ids "
-            "(.txt, or CSV with id and label); a number, to take that many out of DATA, class by class, whose labels "
-            "you vouch for; or none.",
+            "(.txt, or CSV with id and label); a run on DATA, for what was checked in it with narl review; a number, "
+            "to take that many out of DATA, class by class, whose labels you vouch for; or none.",
             rich_help_panel=_METHOD,
         ),
     ] = "none",
@@ -163,8 +164,9 @@ def train(
         return
     if data is None:
         raise OptionError("what shall be trained on? Give a folder or file: narl train DATA --out RUN")
-    settings = settings_of(locals())
-    carry_out(settings, out, overwrite=overwrite, tensorboard=tensorboard, as_json=as_json, dry_run=dry_run)
+    with clean_set(clean, data, trial=dry_run) as clean:
+        settings = settings_of(locals())
+        carry_out(settings, out, overwrite=overwrite, tensorboard=tensorboard, as_json=as_json, dry_run=dry_run)
 
 
 def refuse_all_but(context: typer.Context, *kept: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
 from pathlib import Path
 
 from narl.errors import DataError, nearest
@@ -70,6 +71,30 @@ def read_id_file(path: str | Path) -> tuple[list[str], list[str] | None]:
     if not ids:
         raise DataError(f"list of ids {path} is empty: name at least one sample")
     return ids, labels
+
+
+def write_id_file(ids: Sequence[str], labels: Sequence[str]) -> bytes:
+    """The content of a ``.csv`` that :func:`read_id_file` reads as these ids and labels.
+
+    Raises:
+        DataError: an id or a label is no UTF-8, or begins or ends with white space, which such lists cannot hold.
+
+    Example:
+        >>> write_id_file(["7", "a,b"], ["cat", "dog"])
+        b'"id","label"\\n"7","cat"\\n"a,b","dog"\\n'
+    """
+    for text in (*ids, *labels):
+        if not text or text != text.strip():
+            raise DataError(f"a list of ids cannot hold {text!r}, which begins or ends with white space: rename it")
+    stream = io.StringIO(newline="")
+    csv.writer(stream, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows(
+        [("id", "label"), *zip(ids, labels, strict=True)]
+    )
+    try:
+        return stream.getvalue().encode()
+    except UnicodeEncodeError as error:
+        near = error.object[max(0, error.start - 40) : error.end]
+        raise DataError(f"a list of ids cannot hold {near!a}, which is no UTF-8: rename it") from error
 
 
 def _read_columns(path: Path, text: str, delimiter: str) -> tuple[list[str], list[str] | None]:

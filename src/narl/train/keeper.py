@@ -121,7 +121,7 @@ class Keeper:
 
     def after_epoch(self, record: dict[str, Any], values: Mapping[str, NDArray[Any]]) -> None:
         """Write the epoch's record."""
-        self._record.write(record["epoch"] - 1, values)
+        self._record.write(record["epoch"] - 1, {name: values[name] for name in self._record.fields})
         self._folder.append_metrics(record)
         now = time.monotonic()
         together = {"stacked": count} if (count := self._stacked()) > 1 else {}  # the seconds are those of all

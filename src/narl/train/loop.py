@@ -32,6 +32,7 @@ from narl.train.engine import Engine
 from narl.train.evaluate import Evaluation, logits_of, separation
 from narl.train.following import Watcher
 from narl.train.methods import Method
+from narl.train.record import RIVAL
 from narl.train.schedule import Schedule
 
 
@@ -149,7 +150,7 @@ class Loop:
         self._random = {name: value for name, value in state["random"].items() if name != "draws"}
         self._generator.set_state(state["random"]["draws"])
         self._sums = {name: value.to(device) for name, value in state["sums"].items()}
-        self._values = {name: value.to(device) for name, value in state["values"].items()}
+        self._values |= {name: value.to(device) for name, value in state["values"].items()}
         self.history, self.by_class, self.selected = state["history"], state["by_class"], state["selected"]
 
     def _epoch(self, watcher: Watcher) -> Course[bool]:
@@ -187,6 +188,8 @@ class Loop:
             self._sums["meta_steps"] += 1
         if report.margins is not None:
             self._values["margin"][rows] = report.margins.to(self._values["margin"].dtype)
+        if report.rivals is not None:
+            self._values[RIVAL][rows] = report.rivals.to(self._values[RIVAL].dtype)
         unknown = set(report.hyperparameters) - set(self.method.fields)
         if unknown:
             raise OptionError(
@@ -270,7 +273,7 @@ class Loop:
         names = ("loss", "meta_loss", "meta_steps")
         self._sums = {name: torch.zeros((), dtype=torch.float64, device=device) for name in names}
         self._values = {
-            name: torch.full((count,), torch.nan, device=device) for name in ("margin", *self.method.fields)
+            name: torch.full((count,), torch.nan, device=device) for name in ("margin", *self.method.fields, RIVAL)
         }
         self._steps = len(sizes(count, self.batch_size))
 

@@ -1,8 +1,8 @@
-"""What happened to every sample, epoch by epoch: margins and hyperparameters in one compact file.
+"""What happened to every sample, epoch by epoch: margins, hyperparameters and rivals in one compact file.
 
 ``samples.npy`` is an ordinary numpy file of float16, ``(epochs so far, fields, N)``: ``numpy.load`` reads it at any
 time, also with ``mmap_mode="r"``. It grows by an epoch at a time: first the values are put behind the last epoch, then
-the header's shape counts them. ``samples.json`` beside it names the fields and the samples.
+the header's shape counts them. ``samples.json`` beside it names the fields and the samples, with their given labels.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ from narl.train.writing import cannot_write, read_json, replacing, write_json
 KIND = "narl samples"
 FORMAT = 1
 VALUES, NAMES = "samples.npy", "samples.json"
+RIVAL = "rival"
+"""The field of the classes that stood most against the labels."""
+MOST_CLASSES = 2048
+"""So many classes have numbers that float16 holds exactly."""
 
 _HEADER_BYTES = 192  # of one length whatever the shape, so that the shape can change in place
 _FIRST_OF_SHAPE = re.compile(rb"\((\d{1,18}), ")
@@ -40,6 +44,7 @@ class SampleRecord:
         fields: names of the values.
         ids: names of the samples, ``(N,)``.
         epochs: how many the run has at most.
+        labels: the samples' given labels, class indices ``(N,)``; None in records of a time when they were not kept.
 
     Example:
         >>> import tempfile
@@ -56,6 +61,7 @@ class SampleRecord:
         fields: Sequence[str],
         ids: Sequence[str] | NDArray[np.str_],
         epochs: int,
+        labels: Sequence[int] | NDArray[np.int64] | None = None,
     ) -> None:
         if epochs < 1 or not len(fields) or len(set(fields)) < len(fields) or not len(ids):
             raise OptionError(
@@ -66,6 +72,9 @@ class SampleRecord:
         self.fields = tuple(fields)
         self.ids: NDArray[np.str_] = np.asarray(ids, dtype=np.str_)
         self.epochs = epochs
+        self.labels: NDArray[np.int64] | None = None if labels is None else np.asarray(labels, dtype=np.int64)
+        if self.labels is not None and self.labels.shape != self.ids.shape:
+            raise OptionError(f"{len(self.ids)} samples cannot have labels of shape {self.labels.shape}: give one each")
 
     @classmethod
     def create(
@@ -74,29 +83,32 @@ class SampleRecord:
         fields: Sequence[str],
         ids: Sequence[str] | NDArray[np.str_],
         epochs: int,
+        labels: Sequence[int] | NDArray[np.int64] | None = None,
     ) -> SampleRecord:
-        """Begin a record, or continue the one that is there.
+        """Begin a record, or continue the one that is there: without rivals, if it was begun without them.
 
         Args:
             folder: of the run.
             fields: names of the values.
             ids: names of the samples, ``(N,)``.
             epochs: how many the run has at most.
+            labels: the samples' given labels, class indices ``(N,)``.
 
         Raises:
             RunFolderError: where there is a record of other fields or samples, or the disk is full or read-only.
         """
-        record = cls(folder, fields, ids, epochs)
-        about = {"kind": KIND, "format": FORMAT, "fields": record.fields, "epochs": epochs, "ids": record.ids.tolist()}
+        record = cls(folder, fields, ids, epochs, labels)
         values, names = record.folder / VALUES, record.folder / NAMES
         if values.exists() and names.exists():
             before = cls.open(folder)
+            if RIVAL not in before.fields:
+                record.fields = tuple(field for field in record.fields if field != RIVAL)
             if before.fields != record.fields or not np.array_equal(before.ids, record.ids):
                 raise RunFolderError(f"{values} records other samples or other values: remove it to begin a new record")
             if before.epochs != epochs:
-                write_json(names, about, indent=None)
+                write_json(names, record._about(), indent=None)
             return record
-        write_json(names, about, indent=None)
+        write_json(names, record._about(), indent=None)
         with replacing(values) as file:
             file.write(record._header(0))
         return record
@@ -189,6 +201,33 @@ class SampleRecord:
                     found[row] = np.frombuffer(file.read(count), dtype=_DTYPE)
         return found if epoch is None else found[0]
 
+    def epochs_of(self, field: str) -> NDArray[np.float16]:
+        """A field in all epochs that are written, ``(epochs, N)``: read from the disk when it is looked at.
+
+        Args:
+            field: its name.
+
+        Example:
+            >>> import tempfile
+            >>> with tempfile.TemporaryDirectory() as run:
+            ...     record = SampleRecord.create(run, ["margin", "q"], ["a", "b"], epochs=3)
+            ...     record.write(0, {"margin": [0.5, -1.0], "q": [0.75, 0.25]})
+            ...     record.epochs_of("q").tolist()
+            [[0.75, 0.25]]
+        """
+        if field not in self.fields:
+            raise UnknownNameError(f"unknown field {field!r}: {nearest(field, self.fields)}")
+        shape = (self.written, len(self.fields), len(self.ids))
+        if not shape[0]:
+            return np.empty((0, shape[2]), dtype=_DTYPE)
+        values = np.memmap(self.path, dtype=_DTYPE, mode="r", offset=_HEADER_BYTES, shape=shape)
+        return values[:, self.fields.index(field)]
+
+    def _about(self) -> dict[str, Any]:
+        """What is written beside the values."""
+        about = {"kind": KIND, "format": FORMAT, "fields": self.fields, "epochs": self.epochs, "ids": self.ids.tolist()}
+        return about if self.labels is None else {**about, "labels": self.labels.tolist()}
+
     def _offset(self, epoch: int) -> int:
         return _HEADER_BYTES + epoch * len(self.fields) * len(self.ids) * _DTYPE.itemsize
 
@@ -225,8 +264,8 @@ class SampleRecord:
             ) from error
 
 
-def _checked(about: Any, path: Path) -> tuple[list[str], list[str], int]:
-    """Fields, ids and epochs as a file gives them: it may have been changed."""
+def _checked(about: Any, path: Path) -> tuple[list[str], list[str], int, list[int] | None]:
+    """Fields, ids, epochs and labels as a file gives them: it may have been changed."""
     if not isinstance(about, dict) or about.get("kind") != KIND:
         raise RunFolderError(f"{path} is not a record of samples: give the folder of a run")
     if about.get("format") != FORMAT:
@@ -234,7 +273,15 @@ def _checked(about: Any, path: Path) -> tuple[list[str], list[str], int]:
     fields, ids, epochs = _names(about.get("fields")), _names(about.get("ids")), about.get("epochs")
     if not fields or len(set(fields)) < len(fields) or not ids or type(epochs) is not int or epochs < 1:
         raise RunFolderError(f"{path} is damaged: remove it to begin a new record")
-    return fields, ids, epochs
+    labels = about.get("labels")
+    if labels is not None and not _are_labels(labels, len(ids)):
+        raise RunFolderError(f"{path} is damaged: its labels are not one class a sample; restore it")
+    return fields, ids, epochs, labels
+
+
+def _are_labels(value: object, count: int) -> bool:
+    whole = isinstance(value, list) and len(value) == count and all(type(label) is int for label in value)
+    return whole and all(0 <= label < 2**31 for label in cast("list[int]", value))
 
 
 def _names(value: object) -> list[str]:

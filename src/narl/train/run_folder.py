@@ -14,11 +14,13 @@
     ``source-adjuster-1…4.safetensors``
         the adjusters that a transferred method was given.
     ``samples.npy``, ``samples.json``
-        margins and hyperparameters of every sample by epoch.
+        margins, hyperparameters and rivals of every sample by epoch, and its given label.
     ``tuning/``, ``tuning.json``
         runs that chose the hyperparameters, where it was asked for.
     ``tensorboard/``
         what TensorBoard shows, where it is installed.
+    ``review.sqlite``, ``checked-….csv``
+        what people answered about the labels, and lists of what they agreed on. A run that is overwritten keeps them.
     ``.lock``
         says that the folder is narl's, and which process uses it.
 """

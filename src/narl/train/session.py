@@ -26,7 +26,7 @@ from narl.train.keeper import Keeper, Observer, Unobserved
 from narl.train.loop import Loop
 from narl.train.methods.adjusted import Adjusted
 from narl.train.planning import Plan, plan
-from narl.train.record import SampleRecord
+from narl.train.record import MOST_CLASSES, RIVAL, SampleRecord
 from narl.train.run_folder import RunFolder
 from narl.train.settings import Settings
 from narl.train.summary import summarise
@@ -302,7 +302,9 @@ def _keeper(
     together: dict[str, Any] = {} if stack is None else {"every": None, "stacked": lambda: stack.count}
     folder.rewrite_metrics(loop.history)
     folder.rewrite_times(loop.epoch)
-    record = SampleRecord.create(folder.path, ("margin", *loop.method.fields), plan.sets.train.ids, plan.recipe.epochs)
+    train = plan.sets.train
+    fields = ("margin", *loop.method.fields, *((RIVAL,) if len(train.classes) <= MOST_CLASSES else ()))
+    record = SampleRecord.create(folder.path, fields, train.ids, plan.recipe.epochs, train.labels)
     observer.begin(_title(plan), plan.recipe.epochs, plan.steps, loop.epoch * plan.steps + loop.step_of_epoch)
     return Keeper(
         folder,

@@ -20,6 +20,7 @@ from narl.bilevel import StepReport
 from narl.bilevel.flat import Layout
 from narl.bilevel.optimizers import fill_state, trained_parameters
 from narl.bilevel.passes import Compile, Left, Passes
+from narl.bilevel.rivals import rivals
 from narl.bilevel.slopes import CleanSlope, Slopes
 from narl.errors import NonFiniteError, OptionError, TangentError
 from narl.train.engine.rates import Rates
@@ -172,7 +173,7 @@ class Iteration:
         self._watch(loss + get_total_norm(gradients))
         self._update(gradients, passes.unused)
         _copy(list(self._model.buffers()), left.buffers)
-        return StepReport(loss, meta_loss, fields, margins)
+        return StepReport(loss, meta_loss, fields, margins, _rivals(left.logits, y, move.trainings))
 
     def _forward(
         self, passes: Passes, x: Tensor, weights: Sequence[Tensor] | None = None, buffers: Sequence[Tensor] = ()
@@ -279,6 +280,13 @@ def _slope(loss: Callable[..., Tensor], logits: Tensor, y: Tensor, ids: Tensor) 
         mean = loss(leaf, y, ids).mean()
         (slope,) = torch.autograd.grad(mean, leaf)
     return slope, mean.detach()
+
+
+def _rivals(logits: Tensor, y: Tensor, trainings: int | None) -> Tensor:
+    """Which class stands against each label, ``(N,)``; ``(N, R)`` for trainings side by side."""
+    if trainings is None:
+        return rivals(logits, y)
+    return rivals(logits.reshape(len(y) * trainings, -1), y.flatten(0, 1)).reshape(len(y), trainings)
 
 
 def _copy(targets: Sequence[Tensor], values: Sequence[Tensor]) -> None:

@@ -58,7 +58,14 @@ class Joint(Method):
             for number, report in enumerate(reports)
             for name, value in {LOSS: report.loss, **report.hyperparameters, **_besides(report)}.items()
         }
-        return StepReport(torch.stack([report.loss for report in reports]).sum(), None, values, None)
+        rivals = [report.rivals for report in reports if report.rivals is not None]
+        return StepReport(
+            torch.stack([report.loss for report in reports]).sum(),
+            None,
+            values,
+            None,
+            torch.stack(rivals, dim=1) if len(rivals) == len(reports) else None,
+        )
 
     def one_by_one(self, batches: Sequence[Batch]) -> list[StepReport]:
         """The same, each on a batch of its own."""
@@ -74,9 +81,10 @@ class Joint(Method):
         if report.meta_loss is not None:
             for values, loss in zip(found, report.meta_loss.unbind(), strict=True):
                 values[META] = loss
+        rivals: Sequence[Tensor | None] = [None] * len(found) if report.rivals is None else report.rivals.unbind(1)
         return [  # the losses are copied: a graph's next run writes to the same memory
-            StepReport(values.pop(LOSS).clone(), values.pop(META, None), values, values.pop(MARGIN, None))
-            for values in found
+            StepReport(values.pop(LOSS).clone(), values.pop(META, None), values, values.pop(MARGIN, None), rival)
+            for values, rival in zip(found, rivals, strict=True)
         ]
 
     def moved(self) -> None:

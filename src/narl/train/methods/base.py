@@ -15,6 +15,7 @@ from narl.adjuster import Adjuster, margin
 from narl.bilevel import Processes, StepReport
 from narl.bilevel.calls import Inputs
 from narl.bilevel.optimizers import Rule
+from narl.bilevel.rivals import rivals
 from narl.errors import CheckpointError, OptionError
 from narl.train.methods.descent import descend
 
@@ -270,7 +271,7 @@ class LossMethod(Method):
         with torch.no_grad():
             fields, margins = self.observe(logits, y, ids)
         self.steps += 1
-        return StepReport(loss, None, fields, margins)
+        return StepReport(loss, None, fields, margins, rivals(logits, y))
 
     def state_dict(self) -> dict[str, Any]:
         """How many steps have been done."""

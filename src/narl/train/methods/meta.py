@@ -11,6 +11,7 @@ from torch.optim import Adam, Optimizer
 from narl.bilevel import MetaStep, StepReport
 from narl.bilevel.calls import Inputs
 from narl.bilevel.hypergradient import Hypergradient
+from narl.bilevel.rivals import rivals
 from narl.bilevel.step import observed
 from narl.bilevel.tangents import KINDS
 from narl.bilevel.turns import couples
@@ -261,7 +262,7 @@ class MetaMethod(Method):
         )
         self._meta.adjuster_optimizer.zero_grad(set_to_none=True)  # the backward pass came by
         fields, margins = observed(self._learned, logits, y, ids, self.setting.processes)
-        return StepReport(loss, None, fields, margins)
+        return StepReport(loss, None, fields, margins, rivals(logits, y))
 
     def _follow_schedule(self) -> None:
         now = max(float(group["lr"]) for group in self.setting.optimizer.param_groups)
