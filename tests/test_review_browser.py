@@ -117,6 +117,18 @@ def test_the_mouse_and_the_end(browser: Browser, tmp_path: Path) -> None:
         assert [verdict for _, verdict, _ in said(tmp_path)] == ["keep", "unsure", "relabel"]
 
 
+@pytest.mark.parametrize(("classes", "given"), [(("0", "1", "2", "3"), "3"), (("cat", "1", "2", "fox"), "2")])
+def test_digits_mean_classes_that_are_called_so(
+    browser: Browser, tmp_path: Path, classes: tuple[str, ...], given: str
+) -> None:
+    """Where not all are, digits count the classes from 1."""
+    verdicts = dataclasses.replace(made_up(8, classes), given=np.zeros(8, dtype=np.int64))
+    with served(desk_in(tmp_path, verdicts)) as client, page_of(browser, client) as page:
+        assert page.locator("#classes kbd").all_inner_texts()[-1] == ("3" if classes[0] == "0" else "4")
+        press(page, "3")
+        assert said(tmp_path)[0][1:] == ("relabel", given)
+
+
 def test_among_many_classes_one_is_found_by_its_name(browser: Browser, tmp_path: Path) -> None:
     classes = tuple(f"class {number}" for number in range(300))
     with served(desk_in(tmp_path, made_up(20, classes))) as client, page_of(browser, client) as page:

@@ -14,8 +14,8 @@ import PIL.Image
 import pytest
 
 from narl.audit.review.answers import FILE, Answers
-from narl.audit.review.contents import eight_bits
 from narl.audit.review.server import Server
+from narl.audit.samples import eight_bits
 from narl.data.samples import ImageFiles, Images, Inputs, Table, Texts
 from narl.errors import AnswersError, OptionError
 from review_desk import NASTY, Client, desk_in, made_up, served

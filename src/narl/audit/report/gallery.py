@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from narl.audit.review.contents import eight_bits
+from narl.audit.samples import eight_bits
 from narl.audit.verdicts import Verdicts
 from narl.data.image_files import decode
 from narl.data.samples import ImageFiles, Images, Inputs, Rows, Table, Texts, in_threads

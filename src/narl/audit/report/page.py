@@ -9,6 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from narl.audit.samples import read_samples, rows_of
 from narl.audit.verdicts import Verdicts
 from narl.data.samples import Rows, Samples
 from narl.errors import MissingExtraError, NarlError, OptionError
@@ -131,8 +132,6 @@ def _hash(text: str) -> str:
 
 
 def _read(folder: RunFolder, verdicts: Verdicts) -> tuple[Samples, Rows]:
-    from narl.audit.review.opening import read_samples, rows_of
-
     samples = read_samples(folder)
     return samples, rows_of(verdicts.ids, samples, str(folder.config["settings"]["data"]))
 

@@ -8,6 +8,7 @@ from typing import Any, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
+from narl.audit.samples import eight_bits
 from narl.data.image_files import decode
 from narl.data.samples import ImageFiles, Images, Inputs, Rows, Table, Texts
 from narl.errors import DataError
@@ -75,27 +76,6 @@ class Contents:
         else:
             raise DataError(f"the sample is a {inputs.kind}, not an image: look at its content")
         return _png(pixels)
-
-
-def eight_bits(pixels: NDArray[Any]) -> NDArray[np.uint8]:
-    """Pixels that can be shown, whatever range they have.
-
-    Args:
-        pixels: ``(H, W, C)``, uint8 or floats. Floats in 0 … 1 or 0 … 255 are taken for what they are; of others the
-            least becomes black and the largest white.
-
-    Example:
-        >>> eight_bits(np.array([[[-1.0], [1.0]]])).ravel().tolist()
-        [0, 255]
-    """
-    if pixels.dtype == np.uint8:
-        return pixels
-    values = np.nan_to_num(pixels.astype(np.float64), posinf=0, neginf=0)
-    low, high = float(values.min(initial=0)), float(values.max(initial=0))
-    if low < 0 or high > 255:
-        values = (values - low) / ((high - low) or 1.0)
-        high = 1.0
-    return np.asarray(np.round(values * 255 if high <= 1 else values), dtype=np.uint8)
 
 
 def _png(pixels: NDArray[np.uint8]) -> bytes:

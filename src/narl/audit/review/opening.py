@@ -6,18 +6,16 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from narl import audit
 from narl.audit.review.answers import FILE
 from narl.audit.review.contents import Contents
 from narl.audit.review.desk import Desk
+from narl.audit.samples import read_samples, rows_of
 from narl.audit.verdicts import Verdicts
-from narl.data import read
 from narl.data.samples import Rows, Samples
-from narl.errors import DataError, NarlWarning
+from narl.errors import NarlWarning
 from narl.train.run_folder import RunFolder
-from narl.train.settings import Settings
 
 
 def open_desk(run: Path, *, order: str = "informative", once: bool = False) -> Desk:
@@ -48,43 +46,6 @@ def open_desk(run: Path, *, order: str = "informative", once: bool = False) -> D
             stacklevel=2,
         )
     return desk
-
-
-def read_samples(folder: RunFolder) -> Samples:
-    """The data that a run was trained on, read as it was then; clean and test samples are among it."""
-    with folder.understood() as config:
-        settings = Settings.from_json(config["settings"])
-        columns = Settings.from_json({"data": "", "columns": config["columns"]}).columns
-    return read.read(
-        settings.data,
-        layout=settings.layout,
-        columns=columns,
-        labels=settings.labels,
-        skip_unreadable=settings.skip_unreadable,
-    )
-
-
-def rows_of(ids: NDArray[np.str_], samples: Samples, where: str) -> Rows:
-    """Where samples stand in a data set.
-
-    Args:
-        ids: their names.
-        samples: the data set.
-        where: what it is called in messages.
-
-    Raises:
-        DataError: one of them is not there.
-    """
-    order = np.argsort(samples.ids, kind="stable")
-    places = np.minimum(np.searchsorted(samples.ids, ids, sorter=order), len(order) - 1)
-    rows = order[places]
-    missing = samples.ids[rows] != ids
-    if missing.any():
-        raise DataError(
-            f"{int(missing.sum()):,} samples of the run are not in {where} any more, first "
-            f"{str(ids[missing.argmax()])!r}: restore the data that the run was trained on"
-        )
-    return rows
 
 
 def _warn_of_changes(verdicts: Verdicts, samples: Samples, rows: Rows) -> None:

@@ -192,6 +192,12 @@ function matching() {
   return found;
 }
 
+// The keys of few classes, in order. Classes that are called by digits have their own.
+function digits() {
+  const names = state.about ? state.about.classes : [];
+  return names.every((name) => /^[0-9]$/.test(name)) ? names : [...DIGITS];
+}
+
 function showClasses() {
   const few = state.about.classes.length <= DIGITS.length, found = matching();
   state.chosen = Math.min(state.chosen, Math.max(0, found.length - 1));
@@ -204,7 +210,7 @@ function showClasses() {
     button.append(name);
     if (few) {
       const key = document.createElement("kbd");
-      key.textContent = DIGITS[number];
+      key.textContent = digits()[number];
       button.append(key);
     }
     button.disabled = number === state.sample.given;
@@ -271,7 +277,7 @@ function onKey(event) {
   if (event.ctrlKey || event.metaKey) {
     if (key !== "z" || event.shiftKey) return;
   }
-  const digit = DIGITS.indexOf(key), classes = state.about ? state.about.classes.length : 0;
+  const digit = digits().indexOf(key), classes = state.about ? state.about.classes.length : 0;
   const work = {
     k: () => answer("keep"),
     a: acceptSuggestion,
