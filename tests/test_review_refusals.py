@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from narl.audit.review.guard import LARGEST_BODY
@@ -289,6 +289,7 @@ paths = st.sampled_from([*API, "/"]) | odd_paths | odd_paths.map(lambda text: f"
 
 
 @given(st.sampled_from(["GET", "POST", "POST", "POST", "HEAD", "PUT"]), paths, bodies)
+@example("GET", "/api/image/0/", b"")
 @settings(max_examples=150, deadline=None)
 def test_whatever_is_asked_gets_an_answer_of_its_kind(client: Client, method: str, path: str, body: bytes) -> None:
     reply = client.ask(method, path, body if method in ("POST", "PUT") else None)

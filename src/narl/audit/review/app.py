@@ -94,7 +94,9 @@ def make_app(desk: Desk, token: str, *, run: str, labeller: str) -> ASGIApp:
         ClientDisconnect: lambda request, error: refusal(400, "the request ended too early: send it again"),
         Exception: lambda request, error: refusal(500, "narl has a fault here: see the terminal, then try again"),
     }
-    return Guard(Starlette(routes=routes, exception_handlers=handlers), token, PAGE)
+    app = Starlette(routes=routes, exception_handlers=handlers)
+    app.router.redirect_slashes = False  # a path is one of ours or is none
+    return Guard(app, token, PAGE)
 
 
 def _file(name: str, kind: str) -> Callable[[Request], Response]:
