@@ -257,19 +257,6 @@ def test_transfer_is_training_with_the_criterion(margin: str) -> None:
     assert method.adjuster is None
 
 
-@pytest.mark.parametrize(("serve", "expected"), [(None, [0, 1, 2]), ("taken", [0, 1, 2]), ("paper", [1, 2, 3])])
-def test_of_a_start_and_three_snapshots_three_serve(serve: str | None, expected: list[int]) -> None:
-    given = adjusters_of("gce", count=4)
-    options = {} if serve is None else {"serve": serve}
-    method = built("T-GCE", setting_of(clean=False, total=6), adjusters=given, **options)
-    for number, (x, y, ids) in enumerate(batches(6)):
-        served = given[expected[number // 2]]
-        assert isinstance(method, Transferred)
-        for ours, theirs in zip(method.current.hidden.parameters(), served.hidden.parameters(), strict=True):
-            assert torch.equal(ours, theirs)
-        method.step(x, y, ids)
-
-
 def test_transfer_takes_one_adjuster_or_several_and_files(tmp_path: Any) -> None:
     one = adjusters_of("gce", count=1)[0]
     one.save(tmp_path / "a.safetensors")

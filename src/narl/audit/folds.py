@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from narl.audit import evidence
 from narl.audit.judging import judge
-from narl.audit.runs import families_of, judged_clean, log_probabilities
+from narl.audit.runs import check_unchanged, families_of, judged_clean, log_probabilities
 from narl.audit.verdicts import Classes, Verdicts
 from narl.data.content import groups
 from narl.data.samples import Samples
-from narl.errors import DataError, NarlError, OptionError, RunFolderError
+from narl.errors import DataError, NarlError, OptionError
 from narl.train import planning, session
 from narl.train.adjusters import kept_adjusters
 from narl.train.defaults import Recipe
@@ -127,14 +127,10 @@ def assign(
 def _plan(run: RunFolder) -> Plan:
     with run.understood() as config:
         settings, recipe = Settings.from_json(config["settings"]), Recipe(**config["recipe"])
-        fingerprint = config["fingerprint"]
     if settings.tune:
         raise OptionError(f"{run.path} chose its loss with --tune, which folds do not repeat: audit it without --folds")
     plan = planning.plan(replace(settings, adjusters=kept_adjusters(run.path) or settings.adjusters), recipe)
-    if plan.sets.fingerprint() != fingerprint:
-        raise RunFolderError(
-            f"the data of {run.path} has changed since the run began: put it back as it was, or train once more"
-        )
+    check_unchanged(run, plan.sets)
     return plan
 
 

@@ -87,16 +87,22 @@ def read_sets(run: RunFolder) -> Sets:
     """
     with run.understood() as config:
         settings, recipe = Settings.from_json(config["settings"]), Recipe(**config["recipe"])
-        fingerprint = config["fingerprint"]
         uses_clean = int(config["samples"]["clean"]) > 0
     sets = prepare(settings, heldout=recipe.heldout)
     if not uses_clean and sets.clean is not None:  # a method that learns nothing from clean samples
         sets = Sets(sets.train, None, sets.clean, sets.test, sets.columns, sets.notes)
+    check_unchanged(run, sets)
+    return sets
+
+
+def check_unchanged(run: RunFolder, sets: Sets) -> None:
+    """Refuse sets that are not those which the run was trained on."""
+    with run.understood() as config:
+        fingerprint = config["fingerprint"]
     if sets.fingerprint() != fingerprint:
         raise RunFolderError(
             f"the data of {run.path} has changed since the run began: put it back as it was, or train once more"
         )
-    return sets
 
 
 def paths_of(run: RunFolder, ids: NDArray[np.str_]) -> list[str] | None:

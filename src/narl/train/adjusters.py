@@ -8,7 +8,7 @@ from pathlib import Path
 from narl.adjuster import Adjuster
 from narl.errors import OptionError
 
-_MOST = 4
+_SERVING = 3
 _KEPT = "source-adjuster-{}.safetensors"
 
 
@@ -19,18 +19,18 @@ def load_adjusters(paths: Sequence[str]) -> list[Adjuster]:
         paths: adjuster files in order, or one run folder.
 
     Returns:
-        One adjuster or more; of a run the adjuster as it was before the training, and its three snapshots.
+        One adjuster or more, each to serve its share of a new training. Of a run they are its adjuster as it was before
+        the training, after one third and after two: each then serves from the time on at which it was taken. In the
+        paper each serves until then; for that, name the files of the three snapshots.
     """
     files = [Path(path) for path in paths]
-    if len(files) > _MOST:
-        raise OptionError(
-            f"{len(files)} adjusters are too many: give one, its three snapshots in order, or its start and these"
-        )
+    if len(files) > _SERVING:
+        raise OptionError(f"{len(files)} adjusters are too many: give one, or three that were taken one after another")
     if len(files) == 1 and files[0].is_dir():
         found = sorted(files[0].glob("adjuster-*.safetensors"))
         if not found:
             raise OptionError(f"{files[0]} holds no adjuster: give a finished run of an A-* method, or adjuster files")
-        files = found
+        files = found[:_SERVING]  # runs of narl before it kept adjuster-0 have the three snapshots only
     return [Adjuster.load(path) for path in files]
 
 

@@ -11,7 +11,7 @@
         where to go on from.
     ``summary.json``, ``model.safetensors``, ``encoder.json``, ``adjuster-0…3.safetensors``
         the result.
-    ``source-adjuster-1…4.safetensors``
+    ``source-adjuster-1…3.safetensors``
         the adjusters that a transferred method was given.
     ``samples.npy``, ``samples.json``
         margins, hyperparameters and rivals of every sample by epoch, and its given label.
@@ -55,7 +55,6 @@ RESULTS = (
     "source-adjuster-1.safetensors",
     "source-adjuster-2.safetensors",
     "source-adjuster-3.safetensors",
-    "source-adjuster-4.safetensors",
     "samples.npy",
     "samples.json",
     "tuning.json",

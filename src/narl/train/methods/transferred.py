@@ -17,9 +17,6 @@ from narl.train.methods.spec import MethodSpec, Option
 
 Given: TypeAlias = Adjuster | str | os.PathLike[str]
 
-_WITH_START = 4
-_SERVE = ("taken", "paper")
-
 
 @final
 class Transferred(LossMethod):
@@ -28,10 +25,8 @@ class Transferred(LossMethod):
     Args:
         setting: what there is to work with.
         loss: name of the loss that the adjusters adjust.
-        adjusters: an adjuster, or its snapshots in order, each of which serves its share of the training; or four: the
-            adjuster as it was before its training, and its three snapshots. Adjusters or their files.
-        serve: of four, which serve a third of the training each: ``"taken"``: each from the time on at which it was
-            taken, so the first third begins with the untrained one; ``"paper"``: each until then, as in the paper.
+        adjusters: an adjuster, or its snapshots in order, each of which serves its share of the training; adjusters
+            or their files.
 
     Example:
         >>> import torch
@@ -46,9 +41,7 @@ class Transferred(LossMethod):
 
     distributed = True
 
-    def __init__(
-        self, setting: Setting, loss: str, adjusters: Given | Sequence[Given] | None, serve: str = "taken"
-    ) -> None:
+    def __init__(self, setting: Setting, loss: str, adjusters: Given | Sequence[Given] | None) -> None:
         super().__init__(setting)
         listed: Any = adjusters if isinstance(adjusters, (list, tuple)) else [adjusters]
         if adjusters is None or not listed:
@@ -56,8 +49,6 @@ class Transferred(LossMethod):
                 f"an adjuster of {loss!r} is needed and none is given: pass adjusters=, those that an adjusted "
                 "training has learned, or their files"
             )
-        if len(listed) == _WITH_START:
-            listed = listed[:-1] if serve == "taken" else listed[1:]
         learned = [Adjuster.load(given) if isinstance(given, (str, os.PathLike)) else given for given in listed]
         self.criterion = AdjustedLoss(learned, setting.class_counts, reduction="none").to(setting.device)
         first = self.criterion.at(0.0)
@@ -121,8 +112,8 @@ def spec(loss: RobustLoss, title: str | None = None) -> MethodSpec:
         Its specification.
     """
 
-    def make(setting: Setting, adjusters: Given | Sequence[Given] | None, serve: str = "taken") -> Transferred:
-        return Transferred(setting, loss.name, adjusters, serve)
+    def make(setting: Setting, adjusters: Given | Sequence[Given] | None) -> Transferred:
+        return Transferred(setting, loss.name, adjusters)
 
     return MethodSpec(
         name=f"T-{title or loss.title}",
@@ -130,12 +121,5 @@ def spec(loss: RobustLoss, title: str | None = None) -> MethodSpec:
         description=f"{loss.title} loss, hyperparameters for every sample by an adjuster learned elsewhere",
         needs_adjuster=True,
         loss=loss.name,
-        options={
-            "adjusters": Option(None, "the adjuster, or its snapshots in order: adjusters or their files"),
-            "serve": Option(
-                "taken",
-                "taken: each snapshot serves from the time on at which it was taken; paper: until then",
-                choices=_SERVE,
-            ),
-        },
+        options={"adjusters": Option(None, "the adjuster, or its snapshots in order: adjusters or their files")},
     )
