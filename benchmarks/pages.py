@@ -1,4 +1,4 @@
-"""Put the measured tables into docs/cost.md, engine.md, scaling.md, results.md and findings.md.
+"""Put the measured tables into docs/cost.md, engine.md, scaling.md, results.md, findings.md, audit.md and review.md.
 
 python benchmarks/pages.py
 """
@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import plan
-from narl.bench import comparison, cost, own_table, runs
+import travel
+from narl.bench import audit_table, comparison, cost, own_table, review_table, runs
 from narl.bench.tables import Table
 
 ROOT = Path(__file__).parent.parent
@@ -106,6 +107,16 @@ def study_tables(name: str) -> list[Table]:
     return comparison.tables(table, comparison.rows(table, runs.read(RESULTS), variants=True))
 
 
+def audit_tables() -> list[Table]:
+    """Of ``results/audit``: how well wrong labels are found."""
+    return audit_table.tables(audit_table.rows(runs.read(RESULTS / "audit")))
+
+
+def review_tables() -> list[Table]:
+    """Of ``results/review``: what a simulated reviewer's answers are worth."""
+    return review_table.tables(review_table.rows(runs.read(RESULTS / "review")))
+
+
 BLOCKS: dict[str, dict[str, Callable[[], list[Table]]]] = {
     "cost.md": {"cost": cost_tables, "growth": growth_tables, "scaling": scaling_tables},
     "engine.md": {"tangents": tangent_tables},
@@ -113,7 +124,10 @@ BLOCKS: dict[str, dict[str, Callable[[], list[Table]]]] = {
     "results.md": {
         name: functools.partial(comparison_tables, name) for name in ("table1", "table2", "figure5", "cifar10n")
     },
+    "transfer.md": {"travel": travel.tables},
     "findings.md": {"letters": functools.partial(study_tables, "letters")},
+    "audit.md": {"audit": audit_tables},
+    "review.md": {"review": review_tables},
 }
 
 

@@ -21,6 +21,7 @@ def unrolled(
     batch: tuple[Any, ...],
     clean_batch: tuple[Any, Tensor],
     virtual: str = "optimizer",
+    clip: float | None = None,
 ) -> tuple[Tensor, ...]:
     """The hypergradient by a double backward; random numbers are drawn in the library's order: train, then clean."""
     x, y, *ids = batch
@@ -31,6 +32,9 @@ def unrolled(
         gradients: Sequence[Tensor | None] = torch.autograd.grad(
             loss, list(weights.values()), create_graph=True, allow_unused=True
         )
+        if clip is not None:
+            norm = torch.cat([g.flatten() for g in gradients if g is not None]).norm()
+            gradients = [None if g is None else g * (clip / (norm + 1e-6)).clamp(max=1) for g in gradients]
         moved: dict[str, Tensor] = {}
         for (name, weight), gradient in zip(weights.items(), gradients, strict=True):
             if gradient is None or weight not in group_of:

@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing import assert_close
 
 from narl import AdjustedLoss, Adjuster, losses, margin
-from narl.adjuster.criterion import LastBatch
+from narl.adjuster.last_batch import LastBatch
 from narl.errors import ClassCountsError, LabelError, OptionError, SampleIdsError
 from narl.train.evaluate import separation
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import signal
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -14,12 +16,14 @@ import torch
 import narl
 from command_line import done, refused
 from command_line import narl as narl_command
-from narl.adjuster import Adjuster
+from narl.adjuster import Adjuster, packs
 from narl.bench import adjusters, grid, protocols, work
 from narl.bench.cells import Cell
 from narl.bench.protocols import Protocol
 from narl.bench.stopping import Asked
 from narl.bench.work import Place
+from narl.train.engine.shared import Shared
+from narl.train.methods.meta import MetaMethod
 from narl.train.run_folder import RunFolder
 from small_grid import TASK, Seen, StopsAfter, decided, place, points, table
 
@@ -39,7 +43,7 @@ def row(protocol: Protocol, method: str = "A-GCE") -> dict[Cell, Protocol]:
 def learned(where: Place, cell: Cell) -> list[torch.Tensor]:
     """All numbers of the snapshots that a training has left."""
     files = sorted((where.work / cell.slug).glob("adjuster-[1-9].safetensors"))
-    assert len(files) == adjusters.SNAPSHOTS
+    assert len(files) == 3
     return [p.detach() for file in files for p in Adjuster.load(file).parameters()]
 
 
@@ -82,14 +86,51 @@ def test_a_row_knows_its_tasks(small: tuple[Protocol, Place], tmp_path: Path) ->
     assert len(grid.sort(fewer.cells(), fewer, where).stale) == 2
 
 
-def test_tasks_of_other_lengths_are_refused(tmp_path: Path) -> None:
-    tasks = [{**TASK, "dataset": "few"}, {**TASK, "dataset": "many"}]
-    protocol = adjusters.shared(table(tmp_path / "small.json", tasks=tasks, methods=["A-GCE"]))
+def unlike(tmp_path: Path) -> tuple[Protocol, Place]:
+    """Tasks of two tables and a file of texts, of 36, 78 and 21 steps and with other numbers of classes."""
+    names = ("few", "many", "texts")
+    tasks = [{**TASK, "dataset": name} for name in names]
+    protocol = table(tmp_path / "small.json", tasks=tasks, methods=["A-GCE"], model="auto", clean=12)
     few, many = points(tmp_path / "few.csv"), points(tmp_path / "many.csv", 600)
-    where = place(tmp_path, sources=(("few", str(few)), ("many", str(many))))
-    with pytest.raises(narl.errors.OptionError, match="tasks of 36, 78 steps cannot learn one adjuster together"):
-        adjusters.learn(row(protocol), where, Asked())
-    assert not list(where.work.rglob("config.json")), "nothing is left to be in the way"
+    lines = [f"w{k} w{k} w{(7 * i) % 11},{'pq'[k]}\n" for i, k in ((i, i % 2) for i in range(160))]
+    (tmp_path / "texts.csv").write_text("text,label\n" + "".join(lines))
+    sources = tuple(zip(names, map(str, (few, many, tmp_path / "texts.csv")), strict=True))
+    return adjusters.shared(protocol), place(tmp_path, sources=sources)
+
+
+def test_tasks_of_several_data_sets(tmp_path: Path) -> None:
+    protocol, where = unlike(tmp_path)
+    cells = row(protocol)
+    found = adjusters.learn(cells, where, Asked())
+    assert all(run is not None and len(run.curves["test_accuracy"]) == 3 for run in found)
+    ends = [learned(where, cell)[-4:] for cell in cells]
+    assert all(torch.equal(a, b) for end in ends[1:] for a, b in zip(ends[0], end, strict=True)), "they end together"
+    out = adjusters.collect(list(cells), where, tmp_path / "out")
+    assert packs.read(out).trained_on == "few symmetric 0.3; many symmetric 0.3; texts symmetric 0.3"
+
+
+def test_the_longest_leads_and_the_others_keep_up() -> None:
+    steps, made = [30, 78, 7], [0, 0, 0]
+    seats: Any = [SimpleNamespace(steps=count, method=None) for count in steps]
+    shared = Shared()
+    for tick in range(1, 79):
+        for seat, count in zip(seats, made, strict=True):
+            seat.method = MagicMock(MetaMethod, steps=count)
+        made = [count + turn for count, turn in zip(made, shared.turn(seats), strict=True)]
+        assert made == [tick * count // 78 for count in steps]
+    assert made == steps
+
+
+def test_tasks_of_other_lengths_stopped_and_gone_on_with(tmp_path: Path) -> None:
+    protocol, where = unlike(tmp_path)
+    whole = replace(where, work=tmp_path / "whole", results=tmp_path / "whole-results")
+    cells = row(protocol)
+    assert None not in adjusters.learn(cells, whole, Asked())
+    assert adjusters.learn(cells, where, StopsAfter(3)) == [None] * 3
+    assert None not in adjusters.learn(cells, where, Asked())
+    for cell in cells:
+        assert decided(cell.result(where.results)) == decided(cell.result(whole.results))
+        assert all(torch.equal(a, b) for a, b in zip(learned(where, cell), learned(whole, cell), strict=True))
 
 
 @pytest.mark.parametrize("looks", [4, 17, 30])
@@ -196,16 +237,18 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     assert not (tmp_path / "work").exists()
     said = done(*asked).out
     files = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert files == [f"{loss}-{number}.safetensors" for loss in ("gce", "js") for number in (0, 1, 2, 3)]
-    assert str(tmp_path / "out" / "gce-3.safetensors") in said
-    snapshots = [Adjuster.load(tmp_path / "out" / name) for name in files[1:4]]
-    criterion = narl.AdjustedLoss(snapshots, class_counts=[5, 5, 5, 5])
-    ids = torch.arange(2)
-    assert float(criterion(torch.eye(4)[:2], torch.tensor([0, 1]), progress=0.9, ids=ids)) > 0
+    assert files == ["gce.safetensors", "js.safetensors"]
+    assert str(tmp_path / "out" / "gce.safetensors") in said
+    pack = packs.read(tmp_path / "out" / "gce.safetensors")
+    assert [snapshot.taken for snapshot in pack.snapshots] == pytest.approx([0, 1 / 3, 2 / 3, 1])
+    assert pack.about["cells"][0].startswith("points/symmetric-0.3/tabular-small-adjusters/a-gce")
+    criterion = narl.AdjustedLoss.pretrained(tmp_path / "out" / "gce.safetensors", class_counts=[5, 5, 5, 5])
+    assert float(criterion(torch.eye(4)[:2], torch.tensor([0, 1]), progress=0.9)) > 0
     before = [path.stat().st_mtime_ns for path in (tmp_path / "results").rglob("*.json")]
     done(*asked)  # nothing is left to learn
-    done(*asked, "--methods", "A-GCE", "-o", "every=3")
-    assert (tmp_path / "out" / "gce-every=3-1.safetensors").exists(), "beside the others"
+    done(*asked, "--methods", "A-GCE", "--snapshots", 6)
+    more = packs.read(tmp_path / "out" / "gce-snapshots=6.safetensors")  # beside the others
+    assert [snapshot.taken for snapshot in more.snapshots] == pytest.approx([number / 6 for number in range(7)])
     after = [path.stat().st_mtime_ns for path in (tmp_path / "results").rglob("*.json")]
     assert set(before) <= set(after)
 

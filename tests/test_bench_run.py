@@ -34,7 +34,7 @@ def test_a_dry_run_says_what_is_missing(tmp_path: Path) -> None:
         "  points symmetric 0.3, GCE, seed 0",
         "  points symmetric 0.3, CE, seed 1",
         "  points symmetric 0.3, GCE, seed 1",
-        "2 cannot be trained: no learned adjuster of GCE was named (--adjuster)",
+        "2 cannot be trained: no learned adjuster of GCE was named (--adjuster), and narl ships none",
     ]
     answer = done(*bench(tmp_path, "--dry-run", "--methods", "gce", "-o", "q=0.5", "--tasks", "symmetric"))
     assert answer.out.splitlines()[1:] == ["  points symmetric 0.3, GCE, q = 0.5, seed 0"]

@@ -119,7 +119,8 @@ def test_an_interrupted_one_gives_the_same_result(small: tuple[Protocol, Place],
     assert work.train(one, protocol, where) is not None
     assert decided(one.result(where.results)) == decided(one.result(whole.results))
     assert result(where.work / one.slug) == result(whole.work / one.slug)
-    assert not list(where.work.rglob("*labels.txt"))
+    kept = [path.relative_to(where.work).as_posix() for path in where.work.rglob("*labels.txt")]
+    assert kept == [f"{one.slug}-labels.txt"], "of the run that is kept: an audit reads them"
 
 
 def test_discarded_runs_leave_the_result_only(small: tuple[Protocol, Place]) -> None:
@@ -129,7 +130,8 @@ def test_discarded_runs_leave_the_result_only(small: tuple[Protocol, Place]) -> 
     thrown = work.train(cell(protocol), protocol, where)
     assert kept is not None
     assert thrown is not None
-    assert [path.name for path in (where.work / cell(protocol).slug).parent.iterdir()] == ["ce-seed1"]
+    left = sorted(path.name for path in (where.work / cell(protocol).slug).parent.iterdir())
+    assert left == ["ce-seed1", "ce-seed1-labels.txt"]
     assert {one.cell.seed for one in read(where.results)} == {0, 1}
 
 

@@ -293,7 +293,7 @@ def test_a_transfer_killed_while_it_began_goes_on(data: Path, reference: Path, t
     command = ("transfer", data, "--from", reference, *SHORT)
     done(*command, "--out", tmp_path / "whole")
     shutil.copytree(tmp_path / "whole", tmp_path / "killed")
-    kept = ("config.json", "environment.json", ".lock", "source-adjuster-1.safetensors")
+    kept = ("config.json", "environment.json", ".lock", "source-adjusters.safetensors")
     for path in (tmp_path / "killed").iterdir():
         if path.is_dir():
             shutil.rmtree(path)

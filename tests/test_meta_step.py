@@ -89,6 +89,51 @@ def test_reproduces_a_plain_loop_of_algorithm_1(name: str, virtual: str, every: 
             torch.testing.assert_close(ours, theirs, rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.usefixtures("double_precision")
+@pytest.mark.parametrize("clip", [0.05, 100.0])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_clipped_gradients_are_clipped_in_the_look_ahead(name: str, clip: float) -> None:
+    model, adjuster = make_model(), make_adjuster()
+    optimizer = OPTIMIZERS[name](model.parameters())
+    meta = narl.MetaStep(model, optimizer, adjuster, every=1, clip=clip)
+    for x, y, clean in batches(4):
+        expected = unrolled(model, optimizer, adjuster, (x, y), clean, clip=clip)
+        found = meta.look_ahead(x, y, clean).gradients
+        assert relative_error(found, expected) < 1e-6
+        meta.step(x, y, clean)
+        norm = torch.stack([p.grad.norm() for p in model.parameters() if p.grad is not None]).norm()
+        assert norm <= clip
+
+
+@pytest.mark.parametrize("form", ["backward", "loss"])
+def test_loops_with_their_own_backward_pass_or_step(form: str) -> None:
+    """The parts of a step give the whole one, bit for bit; gradients that are there stay."""
+    models, adjusters = [make_model(), make_model()], [make_adjuster(), make_adjuster()]
+    metas = [
+        narl.MetaStep(model, SGD(model.parameters(), lr=0.1, momentum=0.9), adjuster, every=2)
+        for model, adjuster in zip(models, adjusters, strict=True)
+    ]
+    for x, y, clean in batches(5):
+        whole = metas[0].step(x, y, clean)
+        metas[1].optimizer.zero_grad()
+        if form == "backward":
+            part = metas[1].backward(x, y, clean)
+        else:
+            loss, part = metas[1].loss(x, y, clean)
+            assert torch.equal(loss, whole.loss)
+            torch.autograd.backward(loss)
+        metas[1].optimizer.step()
+        assert torch.equal(part.loss, whole.loss)
+        assert (part.meta_loss is None) == (whole.meta_loss is None)
+        for first, second in zip(models[0].parameters(), models[1].parameters(), strict=True):
+            assert torch.equal(first, second)
+        for first, second in zip(adjusters[0].parameters(), adjusters[1].parameters(), strict=True):
+            assert torch.equal(first, second)
+    assert metas[1].steps == 5
+    metas[1].backward(*batches(1)[0])
+    assert all(p.grad is not None for p in models[1].parameters())
+
+
 def test_report_holds_what_the_new_adjuster_gave() -> None:
     model, adjuster = make_model(), make_adjuster("sl")
     meta = narl.MetaStep(model, SGD(model.parameters(), lr=0.1), adjuster)

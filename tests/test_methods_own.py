@@ -21,6 +21,7 @@ from narl.train.methods.fixed import FixedLoss
 from narl.train.own import load_object
 
 PAGE = Path(__file__).parent.parent / "docs" / "methods.md"
+OF_ADJUSTERS = ("margin", "input", "families", "snapshots")
 
 
 @pytest.fixture
@@ -76,10 +77,10 @@ def test_the_documented_options_are_those_that_there_are() -> None:
         there = {
             name: (str(option.default).lower(), option.description)
             for name, option in spec.options.items()
-            if method != "A-*" or name in ("margin", "input", "families", "hidden", "adjuster_weight_decay")
+            if method != "A-*" or name in (*OF_ADJUSTERS, "hidden", "adjuster_weight_decay")
         }
         assert shown[method] == there
-    as_for = set(methods.get("A-GCE").options) - {"margin", "input", "families"}
+    as_for = set(methods.get("A-GCE").options) - set(OF_ADJUSTERS)
     assert as_for == set(methods.get("MW-Net").options)
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def test_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,14 +42,22 @@ def test_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert names["loss"].requires_grad
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)\s]+)\)", page.read_text())
-    missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
-    assert missing == []
+    assert [link for link in links if "://" not in link and not leads_somewhere(page, link)] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def leads_somewhere(page: Path, link: str) -> bool:
+    path, _, anchor = link.partition("#")
+    target = page.parent / path if path else page
+    if not anchor or not target.is_file():
+        return target.exists()
+    headings = re.findall(r"^#+ (.+)$", target.read_text(), re.MULTILINE)
+    return anchor in {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_exist(page: Path) -> None:
     text = page.read_text()
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))

@@ -1,4 +1,4 @@
-"""Samples come class by class in turn, the most informative first, and no tab waits or sees another's."""
+"""Samples come class by class in turn, the most doubtful first, some at random; no tab waits or sees another's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from narl.audit.review.choice import ORDERS, doubt, order
+from narl.audit.review.choice import ORDERS, doubt, evenly, order
 from narl.audit.review.waiting import Waiting
 from narl.audit.verdicts import Verdicts
 from narl.errors import UnknownNameError
@@ -26,8 +26,10 @@ def test_classes_take_turns_and_in_each_the_best_comes_first(
     count: int, classes: int, seed: int, how: str, calibrated: bool
 ) -> None:
     verdicts = made_up(count, tuple(f"class {k}" for k in range(classes)), seed, calibrated=calibrated)
-    found = order(verdicts, how)
+    found = order(verdicts, how, seed=seed)
     assert sorted(found.tolist()) == list(range(count))
+    if how == "informative":
+        return  # see below
     turns = np.zeros(classes, int)
     seen = [probable(verdicts)[row] for row in found]
     totals = np.bincount(seen, minlength=classes)
@@ -36,15 +38,46 @@ def test_classes_take_turns_and_in_each_the_best_comes_first(
         assert turns[one] == min(turns[k] for k in range(classes) if turns[k] < totals[k])
         turns[one] += 1
     if how != "random":
-        cost = ORDERS[how](verdicts)
+        cost = verdicts.score if how == "suspicious" else np.abs(doubt(verdicts) - 0.5)
         for k in range(classes):
             own = [cost[row] for row in found if probable(verdicts)[row] == k]
             assert own == sorted(own)
 
 
-def test_most_informative_are_labels_about_to_be_held_for_wrong() -> None:
+@given(st.integers(0, 99), st.integers(1, 400))
+@settings(deadline=None)
+def test_informative_answers_stand_for_all_scores_however_many_there_are(seed: int, answers: int) -> None:
+    verdicts = made_up(400, ("only",), seed)
+    ranks = np.argsort(np.argsort(verdicts.score, kind="stable"), kind="stable") / 400
+    taken = np.sort(ranks[order(verdicts, seed=seed)[:answers]])
+    off = np.abs(taken - (np.arange(answers) + 0.5) / answers).max()
+    assert off <= 2.5 * (1 + np.log2(answers)) / answers, "van der Corput's sequence; a draw would be off by 1/√answers"
+
+
+def test_informative_answers_favour_small_classes_by_the_root_of_their_size() -> None:
+    verdicts = made_up(1000, ("often", "rare", "never"), 0)
+    given_ = np.array([0] * 900 + [1] * 100)
+    verdicts = dataclasses.replace(verdicts, given=given_, wrong=np.zeros(1000, np.bool_))
+    for answers in (8, 40, 200):
+        rare = given_[order(verdicts)[:answers]].mean()
+        assert rare == pytest.approx(0.25, abs=1.5 / answers)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 3)), max_size=40), st.floats(0, 0.99))
+def test_even_times_are_a_loop_over_binary_places(drawn: list[tuple[float, int]], begin: float) -> None:
+    values, groups = np.array([v for v, _ in drawn]), np.array([g for _, g in drawn], dtype=np.int64)
+    found = evenly(values, groups, begin)
+    for group in set(groups.tolist()):
+        own = np.flatnonzero(groups == group)
+        for rank, row in enumerate(own[np.argsort(values[own], kind="stable")]):
+            place = (rank + int(begin * len(own))) % len(own)
+            backwards = sum(2.0 ** -(1 + bit) for bit, digit in enumerate(f"{place:b}"[::-1]) if digit == "1")
+            assert found[row] == backwards
+
+
+def test_most_doubtful_are_labels_about_to_be_held_for_wrong() -> None:
     verdicts = made_up(1000, ("only",), 3)
-    first = verdicts.score[order(verdicts)[:20]]
+    first = verdicts.score[order(verdicts, "doubtful")[:20]]
     assert np.abs(first - 0.2).max() < 0.1
     assert np.all((doubt(verdicts) > 0.5) == verdicts.wrong)
     assert verdicts.score[order(verdicts, "suspicious")[0]] == verdicts.score.min()

@@ -252,7 +252,7 @@ def test_answers_are_exported(run: Path, data: Path, tmp_path: Path) -> None:
     [
         (["{run}", "--port", 70000], "is no port"),
         (["{run}", "--labeller", " "], "labeller's name"),
-        (["{run}", "--order", "best"], "known: informative, random, suspicious"),
+        (["{run}", "--order", "best"], "known: doubtful, informative, random, suspicious"),
         (["{run}", "--agreed"], "give --export FILE"),
         (["{run}/nothing"], "there is no folder"),
         (["{data}"], "not a folder"),

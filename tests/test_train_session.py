@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from narl import Adjuster
 from narl.errors import CheckpointError, NarlError, OptionError, OverlapError, RunFolderError
 from narl.train import Settings, Trained, plan, resume, start
+from narl.train.adjusters import load_adjusters
 from narl.train.record import SampleRecord
 from narl.train.run_folder import RunFolder
 from narl.train.schedule import Schedule
@@ -300,11 +301,12 @@ def test_transfer_uses_the_snapshots(rings: Path, reference: Path, tmp_path: Pat
     made = plan(asked(rings, method=None, clean="none", heldout=None, adjusters=(str(reference),)))
     assert made.recipe.method == "T-GCE"
     assert start(made, tmp_path / "whole", tensorboard=False).finished
-    served = [Adjuster.load(tmp_path / "whole" / f"source-adjuster-{number}.safetensors") for number in (1, 2, 3)]
-    for number, one in enumerate(served):  # from the time on at which it was taken, beginning with the untrained one
+    kept = load_adjusters([str(tmp_path / "whole" / "source-adjusters.safetensors")])
+    assert len(kept) == 4
+    for number, one in enumerate(kept):
         taken = Adjuster.load(reference / f"adjuster-{number}.safetensors")
         assert torch.equal(one.heads.weight, taken.heads.weight)
-    assert not (tmp_path / "whole" / "source-adjuster-4.safetensors").exists()
+        assert one.taken == taken.taken == pytest.approx(number / 3, abs=0.1)
     start(made, tmp_path / "parts", observer=StopAt(7), tensorboard=False)
     for path in (tmp_path / "parts").glob("adjuster-*"):
         pytest.fail(f"{path} is none of a transferred run's")

@@ -5,7 +5,9 @@ Importing torch takes seconds, so one process imports it and forks the others.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib
 import json
 import os
 import socket
@@ -338,7 +340,19 @@ def normalised(processes: Processes) -> dict[str, Any]:
     return {"own": own_mean, "model": dict(model.state_dict())}
 
 
+def guest(processes: Processes, module: str) -> dict[str, Any]:
+    """What another library's trainer gives: as torchrun starts it, in ``module.together()``."""
+    os.environ |= {"RANK": str(processes.rank), "LOCAL_RANK": str(processes.rank), "GROUP_RANK": "0"}
+    os.environ |= {"WORLD_SIZE": str(processes.count), "LOCAL_WORLD_SIZE": str(processes.count)}
+    os.environ |= {"TORCHELASTIC_RUN_ID": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    with warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr):
+        warnings.simplefilter("ignore")  # the libraries', about themselves
+        found: dict[str, Any] = importlib.import_module(module).together()
+    return found
+
+
 SCENES: dict[str, Callable[..., Any]] = {
+    "guest": guest,
     "method": method,
     "wrapped": wrapped,
     "refusals": refusals,
@@ -375,6 +389,10 @@ def _serve() -> None:
     method(Processes.alone(), "A-GCE")  # torch loads parts of itself when they are first used
     for line in sys.stdin:
         scene, count, folder, how = json.loads(line)
+        if scene == "guest":
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                importlib.import_module(how["module"])  # once for all of them
         numbers = []
         for rank in range(count):
             number = os.fork()

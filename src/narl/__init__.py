@@ -12,20 +12,24 @@ from narl._version import __version__
 from narl.errors import NarlError, NarlWarning
 
 if TYPE_CHECKING:
-    from narl import audit, bilevel, data, losses, models, noise, theory, train
+    from narl import audit, bilevel, data, integrations, losses, models, noise, theory, train
     from narl.adjuster import AdjustedLoss, Adjuster, Families, margin
+    from narl.adjuster.pretrained import pretrained
     from narl.bilevel import MetaStep, StepReport, hypergradient
+    from narl.integrations.sklearn import NoiseAwareClassifier
 
 _ROOM_OF = {
     "AdjustedLoss": "narl.adjuster",
     "Adjuster": "narl.adjuster",
     "Families": "narl.adjuster",
     "MetaStep": "narl.bilevel",
+    "NoiseAwareClassifier": "narl.integrations.sklearn",
     "StepReport": "narl.bilevel",
     "hypergradient": "narl.bilevel",
     "margin": "narl.adjuster",
+    "pretrained": "narl.adjuster.pretrained",
 }
-_ROOMS = ("audit", "bilevel", "data", "losses", "models", "noise", "theory", "train")
+_ROOMS = ("audit", "bilevel", "data", "integrations", "losses", "models", "noise", "theory", "train")
 
 __all__ = [
     "AdjustedLoss",
@@ -34,16 +38,19 @@ __all__ = [
     "MetaStep",
     "NarlError",
     "NarlWarning",
+    "NoiseAwareClassifier",
     "StepReport",
     "__version__",
     "audit",
     "bilevel",
     "data",
     "hypergradient",
+    "integrations",
     "losses",
     "margin",
     "models",
     "noise",
+    "pretrained",
     "theory",
     "train",
 ]

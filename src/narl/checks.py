@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor
 
-from narl.errors import LabelError, LogitsError
+from narl.errors import LabelError, LogitsError, NarlWarning
 
 
 def check_logits(logits: Tensor) -> None:
@@ -63,6 +65,41 @@ def _check_probabilities(targets: Tensor, num_classes: int, num_samples: int) ->
         total = targets.double().sum(dim=1)
         if bool((targets < 0).any()) or bool(((total - 1).abs() > 1e-2).any()) or bool(torch.isnan(total).any()):
             raise LabelError("target probabilities must be at least 0 and sum to 1 in every row: normalise them")
+
+
+def warn_of_probabilities(output: Tensor, whose: str, *, stacklevel: int = 2) -> None:
+    """Warn if a classifier's output is what a softmax gives: no row outside [0, 1], all rows summing to 1.
+
+    One look makes the host wait for the device: meant for the first batch only. Inside a graph nothing is looked at.
+
+    Args:
+        output: ``(N, c)``.
+        whose: name of the model, or what else gave it.
+        stacklevel: of the warning.
+
+    Example:
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
+        ...     warn_of_probabilities(torch.tensor([[2.0, -1.0], [0.3, 0.6]]), "the model")
+        ...     warn_of_probabilities(torch.tensor([[0.4, 0.6], [0.7, 0.3]]), "the model")
+        >>> [str(warning.message).split(":")[0] for warning in caught]
+        ['the model gives probabilities, as if it ended in a softmax']
+    """
+    if type(output) not in (Tensor, torch.nn.Parameter) or torch.compiler.is_compiling() or output.dim() != 2:
+        return
+    if not output.numel() or (output.device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
+        return
+    values = output.detach().double()
+    rounding = 1e-2 if output.dtype in (torch.float16, torch.bfloat16) else 1e-4
+    # One-hot rows are no softmax's: somebody's toy scores.
+    found = (values >= 0).all() & ((values.sum(dim=1) - 1).abs() < rounding).all() & (values % 1 > 0).any()
+    if bool(found):
+        warnings.warn(
+            f"{whose} gives probabilities, as if it ended in a softmax: narl takes raw class scores and applies the "
+            "softmax itself, and a second one leaves hardly a gradient; remove the last softmax layer",
+            NarlWarning,
+            stacklevel=stacklevel + 1,
+        )
 
 
 def at_least_float32(values: Tensor) -> Tensor:

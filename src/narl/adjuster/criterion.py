@@ -4,96 +4,30 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from functools import cached_property
 from numbers import Integral
+from os import PathLike
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
 from narl.adjuster.families import Counts
-from narl.adjuster.margins import margin
+from narl.adjuster.last_batch import LastBatch
+from narl.adjuster.margins import RunningMargin, margin
 from narl.adjuster.network import Adjuster
-from narl.checks import at_least_float32
+from narl.adjuster.turns import in_turn
+from narl.checks import warn_of_probabilities
 from narl.errors import OptionError
-from narl.losses import RobustLoss
-
-
-@final
-class LastBatch:
-    r"""What a criterion made of the batch that it saw last. Nothing here has a graph.
-
-    Margins and suspicion are worked out when they are first read, so a training that never reads them does not pay.
-
-    **Suspicion.** Cross entropy with a target t has the gradient :math:`p - t`, so every loss pulls like cross entropy
-    with some target: :math:`t = p - \partial\ell / \partial z`. All losses here are functions of :math:`\log p_y`, and
-    for them it is a mixture of the label and the classifier's own prediction,
-
-    .. math:: t = w\, e_y + (1 - w)\, p, \qquad w = \frac{\mathrm{d}\ell}{\mathrm{d}(-\log p_y)}
-
-    with :math:`w = p_y^q` for GCE, :math:`\gamma_1 - a \gamma_2 p_y` for SL, :math:`(1 + \log p_y /
-    \lambda)_+^{1/(d-1)}` for PolySoft and :math:`p_y\,(1 - \log(m_y / p_y) / \log \pi_2)` for JS. The suspicion is the
-    probability that this target gives to the other classes: what the loss has moved away from the label,
-
-    .. math:: s = 1 - t_y = (1 - w)_+ (1 - p_y)
-
-    It is 0 for cross entropy, which believes every label, and for a sample that fits its label whatever its
-    hyperparameters; it is 1 where the loss leaves the sample to the classifier (w = 0) and the classifier rules the
-    label out. A loss that pulls harder than cross entropy (SL, w > 1) doubts nothing. Probability targets y have
-    :math:`s = (1 - w)_+ \frac12 \lVert p - y \rVert_1`, with w the part of cross entropy's gradient :math:`p - y` that
-    is in the loss's; for one-hot rows that is the same. It tells of the present: a wrong label that the classifier has
-    memorised fits, and is not suspected any more.
-
-    Args:
-        loss: the loss that was adjusted.
-        logits: ``(N, c)``.
-        targets: class indices ``(N,)`` or probabilities ``(N, c)``.
-        hyperparameters: one ``(N,)`` tensor a hyperparameter, by name.
-
-    Example:
-        >>> from narl import losses
-        >>> logits, q = torch.tensor([[9.0, 0.0], [9.0, 0.0], [9.0, 0.0]]), torch.tensor([1.0, 1.0, 0.01])
-        >>> last = LastBatch(losses.get("gce"), logits, torch.tensor([0, 1, 1]), {"q": q})
-        >>> last.margins
-        tensor([ 9., -9., -9.])
-        >>> last.suspicion.round(decimals=4)  # it fits; it does not; it does not, but q says to believe it
-        tensor([0.0000, 0.9998, 0.0861])
-    """
-
-    def __init__(self, loss: RobustLoss, logits: Tensor, targets: Tensor, hyperparameters: dict[str, Tensor]) -> None:
-        self.hyperparameters = hyperparameters
-        self._loss, self._logits, self._targets = loss, logits, targets
-
-    @cached_property
-    def margins(self) -> Tensor:
-        """How far each label's logit stands above the largest other one, ``(N,)``."""
-        return margin(self._logits, self._targets)
-
-    @cached_property
-    def suspicion(self) -> Tensor:
-        """How strongly each sample is held for mislabelled, from 0 to 1, ``(N,)``."""
-        with torch.inference_mode(False), torch.enable_grad():  # clones: what inference mode has made has no gradient
-            leaf = at_least_float32(self._logits).clone().requires_grad_()
-            targets = self._targets.clone()
-            hyperparameters = {name: values.clone() for name, values in self.hyperparameters.items()}
-            values = self._loss(leaf, targets, **hyperparameters)
-            (pull,) = torch.autograd.grad(values.sum(), leaf)
-        p = leaf.detach().softmax(dim=1)
-        if targets.dim() == 1:
-            targets = torch.zeros_like(p).scatter_(1, targets.long().unsqueeze(1), 1.0)
-        misfit = p - targets.to(p.dtype)  # cross entropy's pull
-        size = misfit.square().sum(dim=1).clamp(min=torch.finfo(p.dtype).tiny)
-        kept = (pull * misfit).sum(dim=1) / size
-        return ((1 - kept).clamp(0, 1) * misfit.abs().sum(dim=1) / 2).clamp(0, 1)
 
 
 @final
 class AdjustedLoss(nn.Module):
     """A criterion in place of ``nn.CrossEntropyLoss``: a learned adjuster, frozen, fitted to this data.
 
-    With several snapshots of an adjuster, taken along its own training, each serves its share of the new training:
-    of three, the first serves the first third. Where the training stands, the criterion counts by itself if it knows
-    ``total_steps``; the count is part of its ``state_dict``, so a resumed training goes on with the right snapshot.
+    With several snapshots of an adjuster, each serves a part of the new training: from the time on at which it was
+    taken in its own, until the next was. Snapshots that do not know when that was serve even shares, in order. Where
+    the training stands, the criterion counts by itself if it knows ``total_steps``; the count is part of its
+    ``state_dict``, so a resumed training goes on with the right snapshot.
 
     What counts is a call in training mode without ``progress``. With accumulated gradients that is each of the calls
     between two optimiser steps, so ``total_steps`` is the number of batches of the whole training, ``epochs *
@@ -116,6 +50,8 @@ class AdjustedLoss(nn.Module):
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
         total_steps: how many batches the whole training has. Not needed for a single adjuster, nor where every call
             says its ``progress``.
+        serves: ``"from"`` the time on at which a snapshot was taken, or, as in the paper, ``"until"`` then.
+        margin: ``"latest"`` or ``"running"``, whatever the adjusters were learned with; None: as they were.
 
     Example:
         >>> import torch
@@ -138,6 +74,9 @@ class AdjustedLoss(nn.Module):
         class_counts: Counts,
         reduction: str = "mean",
         total_steps: int | None = None,
+        *,
+        serves: str = "from",
+        margin: str | None = None,
     ) -> None:
         super().__init__()
         given = [adjusters] if isinstance(adjusters, Adjuster) else list(adjusters)
@@ -161,7 +100,13 @@ class AdjustedLoss(nn.Module):
                 f"total_steps = {total_steps!r} is no number of batches: give that of the whole training, a whole "
                 "number, epochs * len(loader)"
             )
-        snapshots = [copy.deepcopy(adjuster).refit(class_counts).requires_grad_(False) for adjuster in given]
+        if margin not in (None, "latest", "running"):
+            raise OptionError(f"margin = {margin!r} is unknown: use 'latest', 'running', or None: as it was learned")
+        begins, serving = in_turn(given, serves)
+        snapshots = [copy.deepcopy(adjuster).refit(class_counts).requires_grad_(False) for adjuster in serving]
+        if margin is not None and snapshots[0].remembers != (margin == "running"):
+            snapshots[0].running = RunningMargin() if margin == "running" else None
+        self._begins = begins
         for snapshot in snapshots[1:]:
             snapshot.running = snapshots[0].running  # one memory of the samples, whichever snapshot is at work
         self.snapshots = nn.ModuleList(snapshots)
@@ -170,6 +115,7 @@ class AdjustedLoss(nn.Module):
         # A tensor, for torch.compile would take a number for a constant; no buffer, for on a GPU reading it would make
         # the host wait.
         self._steps = torch.zeros((), dtype=torch.int64, device="cpu")
+        self._looked = False
         self._seen: tuple[Tensor, Tensor, dict[str, Tensor]] | None = None
         self._last: LastBatch | None = None
 
@@ -188,6 +134,9 @@ class AdjustedLoss(nn.Module):
         Returns:
             A scalar, or ``(N,)`` with ``reduction="none"``.
         """
+        if not torch.compiler.is_compiling() and not self._looked:
+            self._looked = True
+            warn_of_probabilities(logits, "the classifier")
         if progress is not None:
             hyperparameters = self._given(progress, logits, targets, ids)
         elif not self._needs_progress:
@@ -225,7 +174,8 @@ class AdjustedLoss(nn.Module):
             assert isinstance(snapshot, Adjuster)
             snapshot.progress.copy_(progress)
             given.append(snapshot(logits, targets, ids))
-        serves = (progress * len(given)).long().clamp(max=len(given) - 1).to(logits.device).unsqueeze(0)
+        begins = torch.tensor(self._begins[1:], dtype=torch.float64, device="cpu")
+        serves = (begins <= progress).sum().to(logits.device).unsqueeze(0)
         return {name: torch.stack([each[name] for each in given]).index_select(0, serves)[0] for name in given[0]}
 
     @property
@@ -272,9 +222,57 @@ class AdjustedLoss(nn.Module):
             raise OptionError(f"progress has {progress.numel()} numbers: give one, from 0 to 1; sample ids go to ids=")
         if not 0 <= progress <= 1:
             raise OptionError(f"progress = {progress} is outside [0, 1]: give the share of the training that is done")
-        chosen = self.snapshots[min(int(progress * len(self.snapshots)), len(self.snapshots) - 1)]
+        begun = [begin for begin in self._begins if begin <= progress]  # bisect would break a compiled graph
+        chosen = self.snapshots[len(begun) - 1]
         assert isinstance(chosen, Adjuster)
         return chosen
+
+    @classmethod
+    def pretrained(
+        cls,
+        name: str | PathLike[str],
+        class_counts: Counts,
+        total_steps: int | None = None,
+        *,
+        reduction: str = "mean",
+        serves: str = "from",
+        margin: str | None = "latest",
+        sha256: str | None = None,
+    ) -> AdjustedLoss:
+        """The criterion of an adjuster that was learned before: one that narl ships, a file, or one of the hub.
+
+        Args:
+            name: of a shipped one, ``"gce"`` or, a version for good, ``"gce-1"`` (:func:`narl.pretrained` lists them);
+                or a file that ``narl bench adjusters`` or ``Adjuster.save`` wrote; or ``"hf://owner/repo/file"`` or
+                ``"owner/repo"`` of the Hugging Face hub, with ``@revision`` behind it if wanted.
+            class_counts: number of training samples of every class by the given labels, ``(c,)``.
+            total_steps: how many batches the whole training has; not needed where every call says its ``progress``.
+            reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+            serves: see :class:`AdjustedLoss`.
+            margin: ``"latest"``, for which no call has to name its samples; ``"running"``, for which each does with
+                ``ids``; None: as it was learned.
+            sha256: what the file must have, of one that comes from elsewhere; shipped ones are always checked.
+
+        Returns:
+            The criterion.
+
+        Raises:
+            UnknownNameError: none is called so.
+            AdjusterFileError: the file is damaged, or another one than it should be.
+
+        Example:
+            >>> import tempfile, pathlib
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     path = pathlib.Path(folder, "gce.safetensors")
+            ...     Adjuster("gce", [100, 100]).save(path)
+            ...     criterion = AdjustedLoss.pretrained(path, class_counts=[30, 20, 50], total_steps=30_000)
+            >>> criterion(torch.tensor([[2.0, 0.0, 0.0], [2.0, 0.0, 0.0]]), torch.tensor([0, 2]))
+            tensor(0.9310)
+        """
+        from narl.adjuster.pretrained import open_pack
+
+        snapshots = open_pack(name, sha256=sha256, bare=True).snapshots
+        return cls(snapshots, class_counts, reduction, total_steps, serves=serves, margin=margin)
 
     def get_extra_state(self) -> Tensor:
         """The count, for ``state_dict``."""

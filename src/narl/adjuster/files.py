@@ -21,6 +21,7 @@ from narl.errors import AdjusterFileError
 from narl.losses import RobustLoss
 
 KIND = "adjuster"
+PACK = "adjusters"
 FORMAT = 2  # 1: an adjuster that sees the margin itself
 
 
@@ -35,12 +36,21 @@ class Header:
     hidden: int
     margin: str
     input: str = "margin"
+    taken: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values; what is not known is left out."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 def write(path: str | PathLike[str], header: Header, tensors: Mapping[str, Tensor]) -> None:
     """Write the file whole or not at all: a reader sees the old one or the new one."""
     needed = 1 if header.input == "margin" else FORMAT  # what older versions can read stays readable
-    about = {"kind": KIND, "format": needed, "version": __version__, **asdict(header)}
+    write_tensors(path, {"kind": KIND, "format": needed, "version": __version__, **header.to_json()}, tensors)
+
+
+def write_tensors(path: str | PathLike[str], about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Write tensors with what is said about them, whole or not at all."""
     if not Path(path).name or Path(path).is_dir():
         raise AdjusterFileError(f"cannot write the adjuster to {os.fspath(path)!r}: it is a folder; add a file name")
     try:
@@ -56,6 +66,20 @@ def write(path: str | PathLike[str], header: Header, tensors: Mapping[str, Tenso
 def read(path: str | PathLike[str]) -> tuple[Header, dict[str, Tensor]]:
     """The header and the tensors of a file, or an error that says why not."""
     name = os.fspath(path)
+    about, tensors = read_tensors(path)
+    if about.get("kind") == PACK:
+        raise AdjusterFileError(
+            f"{name} holds all snapshots of an adjuster: narl.AdjustedLoss.pretrained and narl transfer --from take it"
+        )
+    if about.get("kind") != KIND:
+        raise AdjusterFileError(f"{name} is not a narl adjuster: give a file that Adjuster.save wrote")
+    check_format(about, FORMAT, name)
+    return checked_header(about, name), tensors
+
+
+def read_tensors(path: str | PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What a file says about itself, and its tensors."""
+    name = os.fspath(path)
     if Path(path).is_dir():
         raise AdjusterFileError(f"{name} is a folder: give the adjuster's file")
     try:
@@ -66,14 +90,16 @@ def read(path: str | PathLike[str]) -> tuple[Header, dict[str, Tensor]]:
         raise AdjusterFileError(f"there is no file {name}: check the path") from None
     except (OSError, SafetensorError, ValueError, RecursionError) as error:
         raise AdjusterFileError(f"{name} is not a safetensors file or is damaged ({error}): save it again") from error
-    if not isinstance(about, dict) or about.get("kind") != KIND:
-        raise AdjusterFileError(f"{name} is not a narl adjuster: give a file that Adjuster.save wrote")
-    if not isinstance(about.get("format"), int) or about["format"] > FORMAT:
+    return about if isinstance(about, dict) else {}, tensors
+
+
+def check_format(about: Mapping[str, Any], newest: int, name: str) -> None:
+    """Refuse a file of a newer narl."""
+    if not isinstance(about.get("format"), int) or about["format"] > newest:
         raise AdjusterFileError(
             f"{name} has format {about.get('format')}, written by narl {about.get('version')}; narl {__version__} "
-            f"reads formats up to {FORMAT}: upgrade narl"
+            f"reads formats up to {newest}: upgrade narl"
         )
-    return _checked(about, name), tensors
 
 
 def check_contents(path: str | PathLike[str], header: Header, tensors: Mapping[str, Tensor], loss: RobustLoss) -> None:
@@ -107,9 +133,9 @@ def check_contents(path: str | PathLike[str], header: Header, tensors: Mapping[s
         raise AdjusterFileError(f"{name} holds NaN, infinity or no floats in {', '.join(broken)}: save it again")
 
 
-def _checked(about: dict[str, Any], name: str) -> Header:
+def checked_header(about: Mapping[str, Any], name: str) -> Header:
     """The header with every field of its kind: a file from elsewhere can hold anything."""
-    about = {"input": "margin", **about}  # files of before there was a choice
+    about = {"input": "margin", "taken": None, **about}  # files of before there was a choice, and of no training
     missing = [field for field in Header.__dataclass_fields__ if field not in about]
     if missing:
         raise AdjusterFileError(f"{name} has no {', '.join(missing)} in its header: save it again")
@@ -123,6 +149,7 @@ def _checked(about: dict[str, Any], name: str) -> Header:
         "hidden": _positive(header.hidden),
         "margin": header.margin in ("latest", "running"),
         "input": isinstance(header.input, str) and header.input.removesuffix("+progress") in INPUTS,
+        "taken": header.taken is None or (type(header.taken) in (int, float) and 0 <= header.taken <= 1),
     }
     wrong = [f"{field} = {about[field]!r}" for field, right in kinds.items() if not right]
     if wrong:

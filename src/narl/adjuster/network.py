@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from os import PathLike
 from typing import final
 
@@ -38,6 +39,9 @@ class Adjuster(nn.Module):
             logits, or its ``"rank"`` in the batch; see :func:`narl.adjuster.margins.measured`. With ``"+progress"``
             after it, such as ``"scaled+progress"``, also how much of the training is done (``progress``, 0 to 1).
         generator: where the hidden layer's initial weights come from; torch's global one if omitted.
+
+    A snapshot of a training knows when it was ``taken``, from 0 before the first step to 1 after the last; else that is
+    None.
 
     Example:
         >>> adjuster = Adjuster("gce", class_counts=[50, 50, 20])
@@ -77,6 +81,7 @@ class Adjuster(nn.Module):
             known = ", ".join(map(repr, INPUTS))
             raise OptionError(f"input = {input!r} is unknown: use {known}, or one of them followed by '{_PROGRESS}'")
         self.input = input
+        self.taken: float | None = None
         self.spans = {h.name: h.span for h in self.robust_loss.hyperparameters}
         self.num_families = families
         self.running = RunningMargin() if margin == "running" else None
@@ -261,7 +266,11 @@ class Adjuster(nn.Module):
             [10.0, 20.0]
             >>> folder.cleanup()
         """
-        header = files.Header(
+        files.write(path, self.header(), dict(self.named_parameters()))
+
+    def header(self) -> files.Header:
+        """What a file says about it."""
+        return files.Header(
             loss=self.robust_loss.name,
             ranges={name: list(span) for name, span in self.spans.items()},
             families=self.num_families,
@@ -269,8 +278,8 @@ class Adjuster(nn.Module):
             hidden=self.hidden.out_features,
             margin="latest" if self.running is None else "running",
             input=self.input,
+            taken=self.taken,
         )
-        files.write(path, header, dict(self.named_parameters()))
 
     @classmethod
     def load(cls, path: str | PathLike[str], class_counts: Counts | None = None) -> Adjuster:
@@ -283,7 +292,17 @@ class Adjuster(nn.Module):
         Returns:
             The adjuster, on the CPU.
         """
-        header, tensors = files.read(path)
+        return cls.restored(path, *files.read(path), class_counts)
+
+    @classmethod
+    def restored(
+        cls,
+        path: str | PathLike[str],
+        header: files.Header,
+        tensors: Mapping[str, Tensor],
+        class_counts: Counts | None = None,
+    ) -> Adjuster:
+        """An adjuster from what a file says about it and its tensors; the path is for messages."""
         files.check_contents(path, header, tensors, losses.get(header.loss))
         counts = header.class_counts if class_counts is None else class_counts
         unused = torch.Generator()  # the initial weights are about to be replaced
@@ -291,6 +310,7 @@ class Adjuster(nn.Module):
             header.loss, counts, header.families, header.hidden, header.margin, input=header.input, generator=unused
         )
         adjuster.to(tensors["hidden.weight"].dtype)
+        adjuster.taken = header.taken
         adjuster.spans = {name: (low, high) for name, (low, high) in header.ranges.items()}
         with torch.no_grad():
             for name, parameter in adjuster.named_parameters():

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from narl.adjuster import Adjuster, Families
+from narl.adjuster import Families
 from narl.audit import evidence
 from narl.audit.judging import Clean, judge
 from narl.audit.verdicts import Classes, Numbers, Verdicts
 from narl.data.samples import Samples
 from narl.errors import NarlError, NarlWarning, RunFolderError
-from narl.train.adjusters import kept_adjusters
+from narl.train.adjusters import kept_adjusters, load_adjusters
 from narl.train.defaults import Recipe
 from narl.train.prepare import Sets, prepare
 from narl.train.record import RIVAL, SampleRecord
@@ -62,17 +62,17 @@ def from_run(folder: str | PathLike[str], *, calibrate: bool = True, device: str
     with run.understood() as config:
         names = tuple(str(name) for name in config["classes"])
         clean_count = int(config["samples"]["clean"]) + int(config["samples"]["heldout"])
-    weights = _weights(run, record)
+    epochs = _epochs(run, record)
     sets: Sets | None = None
     if record.labels is None or RIVAL not in record.fields:
         sets = read_sets(run)
     labels = record.labels if record.labels is not None else _labels_of(record, _there(sets).train, run)
     if labels.max() >= len(names):
         raise RunFolderError(f"{run.path / 'samples.json'} names classes that the run has not: restore it")
-    margins = record.epochs_of("margin")[: len(weights)]
+    margins = record.epochs_of("margin")[:epochs]
     _check_margins(margins, run)
-    rivals = record.epochs_of(RIVAL)[: len(weights)] if RIVAL in record.fields else None
-    found = evidence.from_epochs(margins, rivals, labels, weights, len(names))
+    rivals = record.epochs_of(RIVAL)[:epochs] if RIVAL in record.fields else None
+    found = evidence.from_epochs(margins, rivals, labels, evidence.weights_of(margins), len(names))
     if rivals is None:
         found = _with_rivals(found, run, _there(sets).train, labels, device)
     clean = _clean(run, sets, device) if calibrate and clean_count else None
@@ -132,13 +132,12 @@ def log_probabilities(probabilities: NDArray[np.float32]) -> Numbers:
     return logits
 
 
-def _weights(run: RunFolder, record: SampleRecord) -> Numbers:
-    """The learning rates of the epochs that are recorded."""
-    rates = [line.get("learning_rate") for line in run.metrics()][: record.written]
-    if not rates:
+def _epochs(run: RunFolder, record: SampleRecord) -> int:
+    """How many are recorded."""
+    found = min(len(run.metrics()), record.written)
+    if not found:
         raise RunFolderError(f"the run in {run.path} has no epoch yet: train on with narl train --resume {run.path}")
-    known = [rate if isinstance(rate, (int, float)) and 0 <= rate < np.inf else 0.0 for rate in rates]
-    return np.array(known, dtype=np.float64)
+    return found
 
 
 def _check_margins(margins: NDArray[np.floating], run: RunFolder) -> None:
@@ -189,6 +188,6 @@ def families_of(run: RunFolder, labels: Classes) -> Classes | None:
     kept = kept_adjusters(run.path) if method.startswith("T-") else ()
     if not kept and not method.startswith("A-"):
         return None
-    most = Adjuster.load(kept[0]).num_families if kept else int(options.get("families", 3))
+    most = load_adjusters(kept)[0].num_families if kept else int(options.get("families", 3))
     families = Families.from_counts(torch.tensor(counts), most)
     return np.asarray(families.of_class.numpy()[labels], dtype=np.int64)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import statistics
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from narl.adjuster.margins import RunningMargin
 from narl.bench.cells import Cell
 from narl.bench.runs import Run
 from narl.train import methods
+from narl.train.adjusters import digest_of, numbered
 from narl.train.evaluate import separation
 from narl.train.methods.meta import auto_every, auto_learning_rate
 from narl.train.planning import Plan
@@ -23,6 +23,7 @@ from narl.train.record import RIVAL, SampleRecord
 from narl.train.run_folder import RunFolder
 
 _BINS = 40
+_USUAL = 3  # snapshots, at a third, two thirds and the end
 _DECIDED = ("epochs", "batch_size", "optimizer", "learning_rate", "momentum", "weight_decay", "schedule", "precision")
 
 
@@ -50,7 +51,7 @@ def account(cell: Cell, plan: Plan, folder: Path, asked: dict[str, Any]) -> Run:
         noise_rate=None if mislabelled is None else _short(mislabelled.mean()),
         auroc={} if mislabelled is None else _auroc(record.read("margin")[: len(metrics)], mislabelled),
         samples=_samples(record, len(metrics) - 1, mislabelled),
-        adjuster=_adjuster(sorted(folder.glob("adjuster-[1-9].safetensors"))),
+        adjuster=_adjuster([path for number, path in numbered(folder).items() if number]),
         seconds=round(sum(epoch["seconds"] for epoch in run.times()), 1),
         asked=asked,
         settings={
@@ -58,7 +59,7 @@ def account(cell: Cell, plan: Plan, folder: Path, asked: dict[str, Any]) -> Run:
             "milestones": list(plan.settings.milestones),
             "augment": plan.recipe.augment,
             "options": _options(plan),
-            "adjusters": [digest_of(path) for path in plan.settings.adjusters],
+            "adjusters": [digest_of(plan.settings.adjusters)] if plan.settings.adjusters else [],
             "data": plan.sets.fingerprint(),
             "train_samples": len(plan.sets.train),
             "clean_samples": sum(len(part) for part in (plan.sets.clean, plan.sets.heldout) if part is not None),
@@ -84,13 +85,6 @@ def _options(plan: Plan) -> dict[str, Any]:
         if options[name] is None:
             options[name] = chosen[name](plan.total_steps)
     return {name: value for name, value in options.items() if name != "adjusters"}
-
-
-def digest_of(adjuster: str) -> str:
-    """What tells learned adjusters apart: of a file, or of all of a run's."""
-    path = Path(adjuster)
-    files = sorted(path.glob("adjuster-*.safetensors")) if path.is_dir() else [path]
-    return hashlib.blake2b(b"".join(file.read_bytes() for file in files), digest_size=8).hexdigest()
 
 
 def _auroc(margins: NDArray[np.float32], mislabelled: NDArray[np.bool_]) -> dict[str, float]:
@@ -126,14 +120,16 @@ def _adjuster(files: list[Path]) -> dict[str, Any]:
         return {}
     snapshots = [Adjuster.load(file) for file in files]
     for number, snapshot in enumerate(snapshots, start=1):
-        snapshot.progress.fill_(number / len(snapshots))  # when it was taken
+        snapshot.progress.fill_(number / len(snapshots) if snapshot.taken is None else snapshot.taken)
     far, near = torch.arange(6.0, 21.0, 2.0), torch.arange(-5.75, 6.0, 0.25)  # curves bend where labels change sides
     margins = torch.cat([-far.flip(0), near, far])
     curves = [
         {name: [[_short(v) for v in family] for family in values.T.tolist()] for name, values in one.items()}
         for one in (snapshot.curves(margins) for snapshot in snapshots)
     ]
-    seen = {} if snapshots[-1].input == "margin" else {"input": snapshots[-1].input}
+    seen: dict[str, Any] = {} if snapshots[-1].input == "margin" else {"input": snapshots[-1].input}
+    if len(snapshots) != _USUAL:
+        seen["taken"] = [_short(snapshot.taken) for snapshot in snapshots]
     return {"margins": margins.tolist(), "centres": list(snapshots[-1].centres), "curves": curves, **seen}
 
 

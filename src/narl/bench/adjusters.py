@@ -1,17 +1,19 @@
 """Adjusters to take away: one is learned from many tasks at once, each with a classifier of its own.
 
 The tasks of a row of such a table are trained side by side (:mod:`narl.train.engine.stack`), and θ moves by the mean of
-their hypergradients. A row is trained whole or not at all: its trainings stop together, and go on together from the
-newest checkpoint that all of them have.
+their hypergradients. Tasks may be of several data sets; those with fewer steps make them at even distances, so that all
+are equally far at any time and end together. A row is trained whole or not at all: its trainings stop together, and go
+on together from the newest checkpoint that all of them have.
 """
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from narl.adjuster import packs
+from narl.adjuster.packs import Pack
 from narl.bench import work
 from narl.bench.cells import Cell
 from narl.bench.protocols import Protocol
@@ -19,11 +21,10 @@ from narl.bench.runs import Run
 from narl.bench.stopping import Asked, Latch
 from narl.bench.work import Place
 from narl.errors import OptionError
+from narl.train.adjusters import load_adjusters, numbered
 from narl.train.courses import driven_as_one
 from narl.train.engine.stack import Stack
 from narl.train.run_folder import RunFolder
-
-SNAPSHOTS = 3
 
 
 def shared(protocol: Protocol) -> Protocol:
@@ -78,30 +79,44 @@ def _reopen(cell: Cell, place: Place) -> None:
             cell.result(place.results).unlink(missing_ok=True)
 
 
-def collect(row: Sequence[Cell], place: Place, out: Path) -> list[Path]:
-    """Copy what a row has learned to where it is wanted.
+def collect(row: Sequence[Cell], place: Place, out: Path) -> Path:
+    """Put what a row has learned into one file, where it is wanted.
 
     Args:
         row: that has been trained.
         place: where it was.
-        out: folder for the snapshots; made if it is missing.
+        out: folder for the file; made if it is missing.
 
     Returns:
-        The files, in order: ``gce-0.safetensors``, the adjuster before it was trained, and the snapshots;
-        options and a seed above 0 are in the name.
+        The file, ``gce.safetensors``: the adjuster before it was trained and its snapshots, which know when they were
+        taken, and the names of the trainings; options and a seed above 0 are in the name.
     """
     first = place.work / row[0].slug
-    made = [first / f"adjuster-{number}.safetensors" for number in range(SNAPSHOTS + 1)]
-    missing = [path for path in made if not path.exists()]
-    if missing:
+    made = numbered(first)
+    if not made:
         results = row[0].result(place.results)
         raise OptionError(
-            f"there is no {missing[0]}: the run's folder was removed; remove the row's results, {results} and those of "
-            "its other tasks, to learn it anew"
+            f"there is no {first / 'adjuster-0.safetensors'}: the run's folder was removed; remove the row's results, "
+            f"{results} and those of its other tasks, to learn it anew"
         )
     out.mkdir(parents=True, exist_ok=True)
     name = Path(row[0].slug).name.removeprefix("a-").removesuffix("-seed0")
-    found = [out / f"{name}-{number}.safetensors" for number in range(SNAPSHOTS + 1)]
-    for source, target in zip(made, found, strict=True):
-        shutil.copyfile(source, target)
-    return found
+    pack = Pack(
+        tuple(load_adjusters([str(first)])), trained_on=_in_words(row), about={"cells": [cell.slug for cell in row]}
+    )
+    packs.write(out / f"{name}.safetensors", pack)
+    return out / f"{name}.safetensors"
+
+
+def _in_words(row: Sequence[Cell]) -> str:
+    """The tasks of a row, those of a data set and noise together.
+
+    Example:
+        >>> from narl.bench import protocols
+        >>> _in_words(rows(protocols.get("adjusters").cells())[0])
+        'CIFAR-10 symmetric 0.2, 0.4, 0.6; CIFAR-10 asymmetric 0.2, 0.4, 0.6; CIFAR-10 instance 0.2, 0.4, 0.6'
+    """
+    found: dict[str, list[str]] = {}
+    for task in (cell.task for cell in row):
+        found.setdefault(f"{task.dataset} {task.noise}", []).extend([] if task.rate is None else [f"{task.rate:g}"])
+    return "; ".join(f"{kind} {', '.join(rates)}".strip() for kind, rates in found.items())

@@ -25,7 +25,7 @@ class Task:
     Args:
         dataset: its name, as people write it: ``"CIFAR-10"``.
         noise: ``"symmetric"``, ``"asymmetric"`` or ``"instance"``; which labels of people: ``"aggregate"``,
-            ``"random1"``, ``"worst"``; ``"real"`` where the given labels are all there is.
+            ``"random1"``, ``"worst"``; ``"weak"``: labels by rules; ``"real"`` where the given labels are all there is.
         rate: share of wrong labels that is asked for; None where nobody chose it.
 
     Example:
@@ -66,6 +66,9 @@ class Cell:
         options: of the method, name and value, where they are not the default.
         tune: whether the loss's hyperparameters are chosen on the clean set.
         heldout: share of the clean set that is not learned from, to choose options by.
+        fold: ``(k, K)``: trained without the k-th of K parts of the training set, to judge that part; ``(0, K)``: all
+            K of these together.
+        review: ``(order, count)``: the clean set is the first so many samples in that order, as a person answered.
 
     Example:
         >>> cell = Cell(Task("CIFAR-10", "symmetric", 0.4), "resnet32", "short", "A-GCE", 1)
@@ -73,6 +76,8 @@ class Cell:
         'cifar-10/symmetric-0.4/resnet32-short/a-gce-seed1'
         >>> dataclasses.replace(cell, options=(("margin", "latest"),)).slug
         'cifar-10/symmetric-0.4/resnet32-short/a-gce-margin=latest-seed1'
+        >>> dataclasses.replace(cell, fold=(2, 4)).label, dataclasses.replace(cell, review=("random", 300)).label
+        ('A-GCE, fold 2 of 4', 'A-GCE, 300 reviewed (random)')
         >>> Cell.from_json(cell.to_json()) == cell
         True
     """
@@ -85,6 +90,8 @@ class Cell:
     options: tuple[tuple[str, Any], ...] = ()
     tune: bool = False
     heldout: float = 0.0
+    fold: tuple[int, int] | None = None
+    review: tuple[str, int] | None = None
 
     def __post_init__(self) -> None:
         """The order in which options are given means nothing."""
@@ -96,6 +103,10 @@ class Cell:
         parts = [_plain(self.method), *(f"{_plain(name)}={_value(value)}" for name, value in self.options)]
         parts += ["tuned"] if self.tune else []
         parts += [f"heldout={_number(self.heldout)}"] if self.heldout else []
+        if self.fold is not None:
+            number, count = self.fold
+            parts.append(f"fold{number}of{count}" if number else f"{count}folds")
+        parts += [f"{_plain(self.review[0])}={self.review[1]}"] if self.review is not None else []
         return f"{self.task.slug}/{_plain(self.model)}-{_plain(self.schedule)}/{'-'.join([*parts, f'seed{self.seed}'])}"
 
     @property
@@ -104,6 +115,10 @@ class Cell:
         said = [f"{name} = {value}" for name, value in self.options]
         said += ["tuned"] if self.tune else []
         said += [f"{self.heldout:.0%} held out"] if self.heldout else []
+        if self.fold is not None:
+            number, count = self.fold
+            said.append(f"fold {number} of {count}" if number else f"{count} folds")
+        said += [f"{self.review[1]} reviewed ({self.review[0]})"] if self.review is not None else []
         return ", ".join([self.method, *said])
 
     def result(self, results: Path) -> Path:
@@ -113,7 +128,8 @@ class Cell:
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
         values = dataclasses.asdict(self)
-        return {**values.pop("task"), **values, "options": dict(self.options)}
+        rare = {name: list(value) for name in ("fold", "review") if (value := values.pop(name)) is not None}
+        return {**values.pop("task"), **values, "options": dict(self.options), **rare}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Cell:
@@ -121,7 +137,8 @@ class Cell:
         try:
             given = dict(values)
             task = Task(**{name: given.pop(name) for name in ("dataset", "noise", "rate")})
-            return cls(task=task, options=tuple(given.pop("options").items()), **given)
+            rare: dict[str, Any] = {name: tuple(given.pop(name)) for name in ("fold", "review") if name in given}
+            return cls(task=task, options=tuple(given.pop("options").items()), **given, **rare)
         except (KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"these are not a cell's values: {error}") from error
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from narl.bench import choosing, paper, protocols, verdicts
+from narl.bench import choosing, paper, protocols, transfer, verdicts
 from narl.bench.cells import Task
 from narl.bench.others import beside_published
 from narl.bench.protocols import Protocol
@@ -16,7 +16,9 @@ from narl.bench.work import difference
 from narl.errors import UnknownNameError, nearest
 
 PAPER_ONLY = "table4"
-NAMES = tuple(sorted([*protocols.PROTOCOLS, PAPER_ONLY], key=lambda name: (not name.startswith("table"), name)))
+_PARTS = {part.name for parts in protocols.BUNDLES.values() for part in parts}
+_ALONE = [name for name in protocols.PROTOCOLS if name not in _PARTS]
+NAMES = tuple(sorted([*_ALONE, *protocols.BUNDLES, PAPER_ONLY], key=lambda name: (not name.startswith("table"), name)))
 
 _NOT_RUN = "–"
 _HOW_TO_READ = "Test accuracy, %: mean of the last five epochs ± standard deviation over seeds"
@@ -47,7 +49,12 @@ def rows(
     """
     if table == PAPER_ONLY:
         return _paper_only()
-    protocol = _protocol(table)
+    parts = _protocols(table)
+    if len(parts) > 1:
+        asked = [part for part in parts if schedule is None or schedule in part.schedule_names]
+        all_runs = list(runs)
+        return [row for part in asked for row in rows(part, all_runs, schedule, variants=variants)]
+    (protocol,) = parts
     if schedule is not None:
         protocol.schedule(schedule, protocol.tasks[0].dataset)
     own = [run for run in runs if belongs(run, protocol) and difference(run, protocol) is None]
@@ -65,8 +72,8 @@ def stale(table: str | Protocol, runs: Iterable[Run]) -> list[str]:
     """What has changed in a table since some of its cells were trained, a sentence a cell; these are not shown."""
     if table == PAPER_ONLY:
         return []
-    protocol = _protocol(table)
-    changes = (difference(run, protocol) for run in runs if belongs(run, protocol))
+    there = list(runs)
+    changes = (difference(run, part) for part in _protocols(table) for run in there if belongs(run, part))
     return [change for change in changes if change is not None]
 
 
@@ -76,12 +83,13 @@ def belongs(run: Run, protocol: Protocol) -> bool:
     return cell.task in protocol.tasks and cell.model == protocol.model and cell.schedule in protocol.schedule_names
 
 
-def _protocol(table: str | Protocol) -> Protocol:
+def _protocols(table: str | Protocol) -> tuple[Protocol, ...]:
+    """What a name stands for: one table, or several that are shown together."""
     if isinstance(table, Protocol):
-        return table
+        return (table,)
     if table not in NAMES:
         raise UnknownNameError(f"no table is called {table!r}: {nearest(table, NAMES)}")
-    return protocols.get(table)
+    return protocols.parts(table)
 
 
 def _of(protocol: Protocol, dataset: str, schedule: str, runs: Sequence[Run], variants: bool) -> list[Row]:
@@ -160,7 +168,10 @@ def tables(table: str | Protocol, found: Sequence[Row]) -> list[Table]:
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in found:
         groups.setdefault((row["dataset"], row["schedule"]), []).append(row)
-    made = [one for group, of_group in groups.items() for one in _tables(_protocol(table), *group, of_group)]
+    of_dataset = {task.dataset: part for part in _protocols(table) for task in part.tasks}
+    made = [one for group, of_group in groups.items() for one in _tables(of_dataset[group[0]], *group, of_group)]
+    if table == protocols.TRANSFER:
+        return [transfer.reached(found), *made]
     return [*made, *beside_published(found)]
 
 
@@ -214,7 +225,7 @@ def _best(found: Sequence[Row], column: tuple[str, float | None], value: str) ->
 def _notes(protocol: Protocol, dataset: str, schedule: str, found: Sequence[Row]) -> list[str]:
     seeds = [row["seeds"] for row in found if row["seeds"]]
     theirs = any(row["paper"] is not None for row in found)
-    brackets = "; in brackets the paper's" if theirs else ""
+    brackets = f"; in brackets the paper's{paper.aside(dataset)}" if theirs else ""
     notes = [f"{_HOW_TO_READ}{brackets}. {_NOT_RUN}: not run."]
     how = []
     if seeds:

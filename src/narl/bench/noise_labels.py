@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from narl import noise
 from narl.bench.cells import Task
-from narl.data import read
+from narl.data import arrays, read
 from narl.data.looks import looks
 from narl.data.samples import Samples
 from narl.errors import DataError, OptionError, nearest
@@ -27,6 +27,8 @@ HUMAN = {
     "random3": "random_label3",
     "worst": "worse_label",
 }
+# Labels by rules, beside the right ones: an array weak_train or weak_label, a column weak_label.
+WEAK = "weak"
 
 
 def labels_of(task: Task, seed: int, source: str, path: Path, human: str | None = None) -> str | None:
@@ -44,9 +46,11 @@ def labels_of(task: Task, seed: int, source: str, path: Path, human: str | None 
     """
     if task.noise == "real" or task.rate == 0:
         return None
+    if task.noise == WEAK:
+        return f"{source}:{_weak(source)}"
     if task.rate is None:
         if task.noise not in HUMAN:
-            raise OptionError(f"{task.dataset} has no labels {task.noise!r}: {nearest(task.noise, HUMAN)}")
+            raise OptionError(f"{task.dataset} has no labels {task.noise!r}: {nearest(task.noise, (*HUMAN, WEAK))}")
         if human is None:
             raise OptionError(
                 f"{task} needs the file with people's labels, CIFAR-10_human.pt or the like: give it with --labels"
@@ -67,6 +71,14 @@ def labels_of(task: Task, seed: int, source: str, path: Path, human: str | None 
             file.write("".join(f"{name}\n" for name in names).encode())
         os.replace(own, path)
     return str(path)
+
+
+def _weak(source: str) -> str:
+    """What the labels by rules are called in a file that has the right ones, too."""
+    if Path(source).suffix.lower() != ".npz":
+        return "weak_label"
+    known = arrays.load(Path(source))
+    return next((name for name in ("weak_train", "weak_label", "weak_labels") if name in known), "weak_train")
 
 
 def noisy(task: Task, samples: Samples, seed: int) -> NDArray[Any]:

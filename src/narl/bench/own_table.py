@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from narl.bench.cells import SCHEDULES, Task
-from narl.bench.noise_labels import HUMAN, MADE
-from narl.bench.protocols import PROTOCOLS, Protocol, Schedule, import_modules
+from narl.bench.noise_labels import HUMAN, MADE, WEAK
+from narl.bench.protocols import BUNDLES, PROTOCOLS, Protocol, Schedule, import_modules
 from narl.errors import ConfigError, NarlError, nearest
 from narl.train import methods
 from narl.train.settings import Settings
@@ -92,7 +92,7 @@ def _protocol(given: Mapping[str, Any], name: str) -> Protocol:
 def _name(given: Any) -> str:
     """Results are kept under the table's name: it must be no other table's."""
     name = _text(given, "name")
-    if name.lower() in (*SCHEDULES, *PROTOCOLS):
+    if name.lower() in (*SCHEDULES, *PROTOCOLS, *BUNDLES):
         raise ConfigError(f"name = {name!r} is taken by the paper's tables: give another one")
     return name
 
@@ -104,8 +104,8 @@ def _task(given: Any) -> Task:
         rate: Any = task.rate
         if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
             raise ConfigError(f"{task.noise} noise with rate = {rate!r}: give a number from 0 to below 1")
-    elif task.noise not in ("real", *HUMAN):
-        raise ConfigError(f"no noise is called {task.noise!r}: {nearest(task.noise, (*MADE, 'real', *HUMAN))}")
+    elif task.noise not in ("real", WEAK, *HUMAN):
+        raise ConfigError(f"no noise is called {task.noise!r}: {nearest(task.noise, (*MADE, 'real', WEAK, *HUMAN))}")
     elif task.rate is not None:
         raise ConfigError(f"{task.noise} labels are as they are: leave out their rate")
     return task

@@ -26,6 +26,8 @@ _ERRATA = (
     ("table2", "CIFAR-100", "A-JS at instance 0.5: a gain of 0.14 is printed, the cells give 0.04."),
     ("table3", "CIFAR-100", "DivideMix at asymmetric 0.4: 31.5 repeats the column before it; it can hardly be right."),
 )
+# Data that the paper has no numbers on, the table and the data set that are nearest to it, and in what they differ.
+_LIKE = {"TinyImageNet-32": ("table5", "TinyImageNet", " (table 5, 64 × 64 pixels)")}
 
 
 class Key(NamedTuple):
@@ -98,7 +100,18 @@ def number(table: str, task: Task, method: str) -> Number | None:
         >>> number("table6", Task("Food-101N", "real"), "T-SL")
         Number(mean=85.9, std=0.01)
     """
-    return numbers(table).get(Key(task.dataset, task.noise, task.rate, "top1", method))
+    of_table, dataset, _ = _LIKE.get(task.dataset, (table, task.dataset, ""))
+    return numbers(of_table).get(Key(dataset, task.noise, task.rate, "top1", method))
+
+
+def aside(dataset: str) -> str:
+    """What has to be said of the paper's numbers beside ours on a data set; mostly nothing.
+
+    Example:
+        >>> aside("TinyImageNet-32"), aside("CIFAR-10")
+        (' (table 5, 64 × 64 pixels)', '')
+    """
+    return _LIKE[dataset][2] if dataset in _LIKE else ""
 
 
 def errata(table: str, dataset: str) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ TRANSFERRED = ("T-GCE", "T-SL", "T-PolySoft", "T-JS")
 FIXED = ("GCE", "SL", "PolySoft", "JS")
 BASELINES = ("CE", "Forward", "MW-Net")
 COMPARED = (*BASELINES, *FIXED, *ADJUSTED)
+BY_KIND = "auto"
 
 CLEAN = 1000
 # Of narl.train.Settings: what the paper's tables have in common.
@@ -60,7 +61,7 @@ class Protocol:
         title: what it shows.
         tasks: its columns.
         methods: its rows.
-        model: the classifier.
+        model: the classifier; ``"auto"``: narl's own choice for the kind of data.
         schedules: the paper's, by data set; none for a table of one's own.
         own: the only schedule of a table of one's own, called as the table; None: the paper's, and a short one.
         clean: samples of the clean set, taken out of every method's training set; 0: none.
@@ -68,6 +69,8 @@ class Protocol:
         lacking: what cannot be trained yet, by the beginning of the method's name, and why.
         modules: to be imported first: they register losses or methods of one's own.
         shared: whether the trainings of a row learn one adjuster together: see :mod:`narl.bench.adjusters`.
+        shipped: whether T-* are about the adjusters that narl ships: once it does, results of others do not count.
+        audited: whether results say how well the wrong labels are found: see :mod:`narl.bench.audits`.
     """
 
     name: str
@@ -82,6 +85,8 @@ class Protocol:
     lacking: dict[str, str] = field(default_factory=dict)
     modules: tuple[str, ...] = ()
     shared: bool = False
+    shipped: bool = False
+    audited: bool = False
 
     @property
     def schedule_names(self) -> tuple[str, ...]:
@@ -177,6 +182,7 @@ def _tasks(datasets: Sequence[str], **rates: Sequence[float]) -> tuple[Task, ...
 _CIFARS = ("CIFAR-10", "CIFAR-100")
 _LONG = {"CIFAR-10": Schedule(120, (80, 100)), "CIFAR-100": Schedule(150, (80, 120))}
 _INSTANCE = {dataset: Schedule(120, (40, 80)) for dataset in _CIFARS}
+_CARRIED = ("CE", *FIXED, *TRANSFERRED)
 _HUMAN = tuple(Task("CIFAR-10N", labels) for labels in ("aggregate", "random1", "worst"))
 
 _ALL = (
@@ -249,9 +255,67 @@ _ALL = (
         own=SHORT,
         shared=True,
     ),
+    Protocol(
+        "transfer-tinyimagenet",
+        "Transferred to other images",
+        _tasks(("TinyImageNet-32",), symmetric=(0.0, 0.2, 0.4, 0.6), asymmetric=(0.2, 0.4)),
+        _CARRIED,
+        "resnet32",
+        {"TinyImageNet-32": Schedule(120, (80, 100))},
+        shipped=True,
+    ),
+    Protocol(
+        "transfer-cifar10n",
+        "Transferred to labels by people",
+        _HUMAN,
+        _CARRIED,
+        "resnet32",
+        {"CIFAR-10N": Schedule(120, (80, 100))},
+        shipped=True,
+    ),
+    Protocol(
+        "transfer-trec",
+        "Transferred to questions labelled by keyword rules",
+        (Task("TREC", "weak"),),
+        _CARRIED,
+        "text_cnn",
+        {},
+        own=Schedule(30, ()),
+        clean=180,
+        training={},
+        shipped=True,
+    ),
+    Protocol(
+        "transfer-tables",
+        "Transferred to tables of numbers",
+        _tasks(("letter", "penbased"), **dict.fromkeys(("symmetric", "asymmetric", "instance"), (0.4,))),
+        _CARRIED,
+        "tabular",
+        {},
+        own=Schedule(30, ()),
+        clean=260,
+        training={"test": "0.2"},
+        shipped=True,
+    ),
 )
 
 PROTOCOLS = {protocol.name: protocol for protocol in _ALL}
+TRANSFER = "transfer"
+BUNDLES = {TRANSFER: tuple(protocol for protocol in _ALL if protocol.shipped)}
+
+
+def parts(name: str) -> tuple[Protocol, ...]:
+    """The protocols that a name stands for: one, or several that are shown together.
+
+    Example:
+        >>> [protocol.name for protocol in parts("table1")], len(parts("transfer"))
+        (['table1'], 4)
+    """
+    if name in BUNDLES:
+        return BUNDLES[name]
+    if name not in PROTOCOLS:
+        raise UnknownNameError(f"no table is called {name!r}: {nearest(name, [*PROTOCOLS, *BUNDLES])}")
+    return (PROTOCOLS[name],)
 
 
 def get(name: str) -> Protocol:

@@ -37,6 +37,7 @@ class Run:
         asked: what the table asked for, so that a table that has changed since is noticed.
         settings: what decided it, as narl understood it.
         environment: hardware and versions.
+        audit: of audited tables, how well each way to find wrong labels did: see :mod:`narl.bench.findings`.
     """
 
     cell: Cell
@@ -51,14 +52,19 @@ class Run:
     asked: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
+    audit: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def write(self, results: Path) -> Path:
         """Write it where :func:`read` looks."""
         path = self.cell.result(results)
         path.parent.mkdir(parents=True, exist_ok=True)
-        own = {name: value for name, value in vars(self).items() if name != "cell"}
-        write_json(path, {"kind": KIND, "format": FORMAT, "cell": self.cell.to_json(), **own}, indent=None)
+        write_json(path, self.to_json(), indent=None)
         return path
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        own = {name: value for name, value in vars(self).items() if name != "cell" and (name != "audit" or value)}
+        return {"kind": KIND, "format": FORMAT, "cell": self.cell.to_json(), **own}
 
 
 def read(results: Path) -> list[Run]:
@@ -82,15 +88,19 @@ def read(results: Path) -> list[Run]:
 def read_file(path: Path) -> Run:
     """One of them."""
     try:
-        about = json.loads(path.read_text())
-        return _run(about)
+        return from_json(json.loads(path.read_text()))
     except (OSError, ValueError, TypeError, KeyError, RecursionError, NarlError) as error:
         raise ConfigError(
             f"{path} is not the result of a training ({error}): remove it, and narl bench run makes it again"
         ) from error
 
 
-def _run(about: Any) -> Run:
+def from_json(about: Any) -> Run:
+    """From what :meth:`Run.to_json` gave.
+
+    Raises:
+        ConfigError: these are not the values of a run.
+    """
     if not isinstance(about, dict):
         raise ConfigError("it holds no JSON object")
     if about.get("kind") != KIND or about.get("format") != FORMAT:

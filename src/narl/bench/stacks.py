@@ -43,4 +43,5 @@ def _key(cell: Cell, protocol: Protocol, place: Place) -> Hashable:
     options = {name: value for name, value in cell.options if name in _IN_STEP}
     settings = json.dumps([protocol.training, protocol.clean, options], sort_keys=True, default=str)
     learns = methods.get(cell.method).needs_clean
-    return cell.model, cell.task.images, schedule, settings, learns, cell.tune, epochs_done(cell, place)
+    parts = 0 if cell.fold is None else cell.fold[1]  # without one of them an epoch has fewer steps
+    return cell.model, cell.task.images, schedule, settings, learns, parts, cell.tune, epochs_done(cell, place)

@@ -46,7 +46,11 @@ class Wanted:
         if len(tables) == 1:
             return [self._of(tables[0], place, self.tasks, self.methods)]
         self._check_names(tables)
-        return [self._part(table, place) for table in tables]
+        found = [self._part(table, place) for table in tables]
+        if not any(found):
+            datasets = ", ".join(dict.fromkeys(task.images for table in tables for task in table.tasks))
+            raise OptionError(f"these tables are about {datasets}: give one of them with --data NAME=PATH")
+        return found
 
     def _check_names(self, tables: Sequence[Protocol]) -> None:
         for name in self.tasks:
@@ -66,6 +70,9 @@ class Wanted:
         chosen = tuple(one for one in self.methods if one.lower() in own)
         if (self.tasks and not tasks) or (self.methods and not chosen):
             return []
+        named = {name.lower() for name, _ in place.sources}
+        if not tasks and "" not in named and not any(task.images.lower() in named for task in table.tasks):
+            return []  # its data is not given, that of another one is
         return self._of(table, place, tasks, chosen)
 
     def _of(self, table: Protocol, place: Place, tasks: tuple[str, ...], chosen: tuple[str, ...]) -> list[Cell]:

@@ -6,11 +6,12 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
-from narl.bench import protocols, runs
-from narl.bench.account import account, digest_of
+from narl.bench import audits, crossed, protocols, reviewing, runs
+from narl.bench.account import account
 from narl.bench.cells import Cell, Task
 from narl.bench.fixed_losses import hyperparameters
 from narl.bench.noise_labels import labels_of
@@ -19,7 +20,7 @@ from narl.bench.runs import Run
 from narl.bench.stopping import Asked, Latch
 from narl.errors import OptionError, RunFolderError, UnknownNameError
 from narl.train import methods, session
-from narl.train.adjusters import load_adjusters
+from narl.train.adjusters import digest_of, load_adjusters, without_clean
 from narl.train.courses import Course, driven, driven_as_one
 from narl.train.engine.stack import Stack
 from narl.train.keeper import Observer
@@ -38,7 +39,7 @@ class Place:
         work: folder of the runs: checkpoints, models, records.
         results: folder of the results.
         human: file with people's labels.
-        adjusters: learned adjusters, a run or file each, for T-* methods.
+        adjusters: learned adjusters, a run or file each, for T-* methods; the shipped ones for losses without.
         device: ``"auto"``, ``"cpu"``, ``"cuda"``.
         discard: remove a run's folder once its result is written.
     """
@@ -81,7 +82,7 @@ def reason_against(cell: Cell, protocol: Protocol, place: Place) -> str | None:
         if cell.method.startswith(beginning):
             return reason
     if cell.method.startswith("T-") and not _adjusters(cell, place):
-        return f"no learned adjuster of {cell.method[2:]} was named (--adjuster)"
+        return f"no learned adjuster of {cell.method[2:]} was named (--adjuster), and narl ships none"
     return None
 
 
@@ -97,20 +98,26 @@ def settings_of(cell: Cell, protocol: Protocol, place: Place) -> Settings:
     return Settings(
         data=source,
         labels=labels_of(cell.task, cell.seed, source, labels, place.human),
-        clean=str(protocol.clean) if protocol.clean else "none",
+        clean=_clean(cell, protocol, place),
         heldout=cell.heldout if cell.heldout and uses_clean else None,
         overlap="drop",
         method=cell.method,
         options=asked_of(cell, protocol)["options"],
         adjusters=_adjusters(cell, place),
         tune=cell.tune,
-        model=cell.model,
+        model=None if cell.model == protocols.BY_KIND else cell.model,
         epochs=schedule.epochs,
         milestones=schedule.milestones,
         seed=cell.seed,
         device=place.device,
         **training,
     )
+
+
+def _clean(cell: Cell, protocol: Protocol, place: Place) -> str:
+    if cell.review is not None:
+        return str(reviewing.answered(cell, place.work))
+    return str(protocol.clean) if protocol.clean else "none"
 
 
 def asked_of(cell: Cell, protocol: Protocol) -> dict[str, Any]:
@@ -140,13 +147,23 @@ def difference(run: Run, protocol: Protocol) -> str | None:
     for name in [name for name in {**before, **now} if name not in new] if before else ():
         if before.get(name) != now.get(name):
             return f"{name} was {before.get(name)}, is {now.get(name)} now"
-    return None
+    return _other_shipped(run) if protocol.shipped else None
+
+
+def _other_shipped(run: Run) -> str | None:
+    """Whether a transferred cell was trained with another adjuster than the one that is shipped now; None: no."""
+    loss = methods.get(run.cell.method).loss if run.cell.method.startswith("T-") else None
+    adjuster = None if loss is None else without_clean(loss)[1]
+    if adjuster is None:
+        return None
+    before, now = run.settings.get("adjusters"), [digest_of([adjuster])]
+    return None if before == now else f"its adjuster was {before}, the one that is shipped is {now} now"
 
 
 def other_adjusters(run: Run, place: Place) -> str | None:
     """Whether a transferred cell was trained with other adjusters than those that are named now; None: no."""
-    named = [digest_of(path) for path in _adjusters(run.cell, place)]
-    before = run.settings.get("adjusters")
+    found = _adjusters(run.cell, place)
+    named, before = [digest_of(found)] if found else [], run.settings.get("adjusters")
     return f"its adjusters were {before}, are {named} now" if named and before != named else None
 
 
@@ -159,10 +176,13 @@ def _flat(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _adjusters(cell: Cell, place: Place) -> tuple[str, ...]:
-    """The adjusters of the cell's loss, among those that were named."""
-    if not cell.method.startswith("T-"):
+    """The adjusters of the cell's loss, among those that were named; else the shipped one."""
+    loss = methods.get(cell.method).loss
+    if not cell.method.startswith("T-") or loss is None:
         return ()
-    return tuple(p for p in place.adjusters if load_adjusters([p])[0].robust_loss.title == cell.method[2:])
+    named = tuple(path for path in place.adjusters if load_adjusters([path])[0].robust_loss.name == loss)
+    adjuster = without_clean(loss)[1]
+    return named or (() if adjuster is None else (adjuster,))
 
 
 def train(cell: Cell, protocol: Protocol, place: Place, observer: Observer | None = None) -> Run | None:
@@ -234,21 +254,28 @@ def training(
     folder = place.work / cell.slug
     protocols.import_modules(protocol.modules)  # here: a job on a cluster begins with nothing imported, too
     settings = settings_of(cell, protocol, place)
-    made = plan(settings)
+    part = partial(crossed.without, fold=cell.fold)
+    whole = plan(settings)
+    made = part(whole)
+    how: dict[str, Any] = {"observer": observer, "tensorboard": False, "stack": stack}
     if (folder / "config.json").exists():
         _check_unchanged(folder, made)
-        outcome = yield from session.resuming(folder, observer=observer, tensorboard=False, stack=stack, until=until)
+        outcome = yield from session.resuming(folder, **how, until=until, part=part)
     else:
-        outcome = yield from session.starting(made, folder, observer=observer, tensorboard=False, stack=stack)
+        outcome = yield from session.starting(made, folder, **how)
     if not outcome.finished:
         return None
     made = replace(made, settings=replace(settings, options=outcome.summary["options"]))
     run = account(cell, made, folder, asked_of(cell, protocol))
+    if cell.fold is not None:
+        crossed.write_held(cell, whole, folder, place.results, place.device)
+    elif protocol.audited:
+        run = replace(run, audit=audits.found_in(folder, made, place.device))
     with RunFolder.open(folder).lock():  # another process may have found the run finished, too
         run.write(place.results)
     if place.discard:
         shutil.rmtree(folder)
-    (place.work / f"{cell.slug}-labels.txt").unlink(missing_ok=True)
+        (place.work / f"{cell.slug}-labels.txt").unlink(missing_ok=True)  # else whoever audits the run needs them
     return run
 
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
 from narl.bilevel.calls import Inputs, call, snapshot, substituted, uncompiled
@@ -58,6 +59,7 @@ def hypergradient(
     virtual: str = "optimizer",
     tangent: str = "auto",
     processes: Processes | None = None,
+    clip: float | None = None,
 ) -> tuple[Tensor, ...]:
     r"""How the clean loss after the next step depends on the parameters of the training loss.
 
@@ -80,6 +82,7 @@ def hypergradient(
             reverse for what has no forward mode.
         processes: who computes this together, each with its share of both batches; None: the processes of a model in
             ``DistributedDataParallel``, else this one alone.
+        clip: the norm that a longer gradient is scaled down to before the step; None: it is left as it is.
 
     Returns:
         One gradient for each of ``objective.parameters()``, in their order.
@@ -109,7 +112,16 @@ def hypergradient(
 
     with torch.enable_grad(), uncompiled(model), substituted(model, {}):
         meta = meta_gradient(
-            begin, model, optimizer, objective, targets, ids, rule=rule, tangent=tangent, processes=processes
+            begin,
+            model,
+            optimizer,
+            objective,
+            targets,
+            ids,
+            rule=rule,
+            tangent=tangent,
+            processes=processes,
+            clip=clip,
         )
     return meta.gradients
 
@@ -125,6 +137,7 @@ def meta_gradient(
     rule: Rule,
     tangent: str,
     processes: Processes,
+    clip: float | None = None,
 ) -> Hypergradient:
     """The hypergradient on top of a forward pass, whose graph stays there; ``begin`` makes it and the clean batch."""
     parameters = trained_parameters(model, optimizer)
@@ -139,7 +152,8 @@ def meta_gradient(
         turn.give(own, weight=len(targets))
     gradients = turn.mean(list(parameters.values()))
     part = turn.part
-    moved, derivatives = _virtual_step(optimizer, rule, parameters, gradients)
+    scaling = _Scaling.of(gradients, clip)
+    moved, derivatives = _virtual_step(optimizer, rule, parameters, scaling.scaled(gradients))
 
     with Turn(processes) as turn, torch.enable_grad(), substituted(model, moved):
         clean_logits = call(model, faster_layout(model, clean_inputs), len(clean_targets))
@@ -163,6 +177,7 @@ def meta_gradient(
             for name, sensitivity in zip(moved, sensitivities, strict=True)
             if sensitivity is not None
         }
+        directions = scaling.along(directions, dict(zip(parameters, gradients, strict=True)))
         # What the backward pass says of the tangent holds of one process's samples, and so of its own gradient.
         by_name = dict(zip(parameters, own, strict=True))
         shift = met(lambda: _shift(tangent, run, directions, slope, by_name), processes, wait=wait)
@@ -189,6 +204,66 @@ def _shift(
     terms = terms or [slope.new_zeros(())]  # other processes' samples alone reach the weights
     value, size = (torch.stack(sums).sum() for sums in ([t.sum() for t in terms], [t.abs().sum() for t in terms]))
     return tangent_of_logits(tangent, run, directions, Product(slope.detach(), value, size))
+
+
+def with_slope(loss: Tensor, logits: Tensor, slope: Tensor) -> Tensor:
+    """A loss, given as a number, whose derivative by the logits is the given one ``(N, c)``, and by nothing else."""
+    found: Tensor = _Slope.apply(loss, logits, slope)  # type: ignore[no-untyped-call]
+    return found
+
+
+_CLIP_ROUNDING = 1e-6  # torch's, in clip_grad_norm_
+
+
+class _Slope(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor, logits: Tensor, slope: Tensor) -> Tensor:
+        ctx.save_for_backward(slope)
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor, None]:
+        (slope,) = ctx.saved_tensors
+        return None, gradients[0].to(slope.dtype) * slope, None
+
+
+@dataclass(frozen=True)
+class _Scaling:
+    """The clipping of a gradient g by its norm n: c·g, with c = largest / n; its derivative is c·(1 - ĝ ĝᵀ), ĝ = g / n.
+
+    Where the gradient is short enough, both are the identity, and so they are without clipping.
+    """
+
+    share: Tensor | None = None
+    norm: Tensor | None = None
+
+    @classmethod
+    def of(cls, gradients: Sequence[Tensor | None], largest: float | None) -> _Scaling:
+        """What this gradient, in parts, is scaled by: as ``torch.nn.utils.clip_grad_norm_`` does."""
+        if largest is None:
+            return cls()
+        norm = get_total_norm([_dense(gradient) for gradient in gradients if gradient is not None])
+        return cls(share=(largest / (norm + _CLIP_ROUNDING)).clamp(max=1.0), norm=norm)
+
+    def scaled(self, gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        """The gradient after clipping."""
+        if self.share is None:
+            return gradients
+        return [None if gradient is None else _dense(gradient) * self.share for gradient in gradients]
+
+    def along(self, directions: dict[str, Tensor], gradients: dict[str, Tensor | None]) -> dict[str, Tensor]:
+        """The derivative of the clipping, which is symmetric, times directions in the space of the gradients."""
+        if self.share is None or self.norm is None or not directions:
+            return directions
+        reached = {name: _dense(gradient) for name, gradient in gradients.items() if gradient is not None}
+        length = torch.stack([(reached[name] * along).sum() for name, along in directions.items()]).sum()
+        # Where nothing is cut off, the gradient's length stays free.
+        lost = torch.where(self.share < 1, length / (self.norm * (self.norm + _CLIP_ROUNDING)), 0.0)
+        nothing = torch.zeros(())
+        return {
+            name: self.share * (directions.get(name, nothing.to(gradient)) - lost * gradient)
+            for name, gradient in reached.items()
+        }
 
 
 def logit_gradient(

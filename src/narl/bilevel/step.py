@@ -9,6 +9,7 @@ from typing import Any, final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
 from torch.optim import Adam, Optimizer
 
 from narl.bilevel.calls import Inputs, restore, snapshot, substituted, uncompiled
@@ -19,6 +20,7 @@ from narl.bilevel.hypergradient import (
     checked_clean_batch,
     logit_gradient,
     meta_gradient,
+    with_slope,
 )
 from narl.bilevel.optimizers import load_state, rule_of, trained_parameters
 from narl.bilevel.processes import Processes, bare
@@ -26,7 +28,7 @@ from narl.bilevel.refusals import refuse_no_labels, refuse_not_finite, refuse_sy
 from narl.bilevel.rivals import rivals
 from narl.bilevel.tangents import KINDS, TrainingPass
 from narl.bilevel.turns import Turn, couples, give_gradients, met, take_gradients
-from narl.checks import check_targets
+from narl.checks import at_least_float32, check_targets, warn_of_probabilities
 from narl.errors import CleanBatchError, NarlError, OptimizerError, OptionError
 
 CleanBatch = Sequence[Any] | Callable[[], Sequence[Any]] | None
@@ -79,8 +81,13 @@ class MetaStep:
         processes: who trains together, each with its share of every batch; None: the processes of a model in
             ``DistributedDataParallel``, else this one alone. k processes with n/k samples each do what one does with n.
             They begin with the first one's adjuster.
+        clip: a longer gradient is scaled down to this norm, as ``torch.nn.utils.clip_grad_norm_`` does, in the virtual
+            step too, derivative included. None: gradients are left as they are.
 
-    Gradients can be clipped in a hook: ``optimizer.register_step_pre_hook``. The virtual step does not see it.
+    What clips otherwise, such as a hook of ``optimizer.register_step_pre_hook``, the virtual step does not see.
+
+    Other people's training loops have their own backward pass or their own optimiser's step: :meth:`loss` and
+    :meth:`backward` do the part of :meth:`step` before it.
 
     Example:
         >>> import narl
@@ -105,6 +112,7 @@ class MetaStep:
         *,
         adjuster_optimizer: Optimizer | None = None,
         processes: Processes | None = None,
+        clip: float | None = None,
     ) -> None:
         if not isinstance(model, nn.Module) or not isinstance(optimizer, Optimizer):
             raise OptionError(
@@ -115,6 +123,8 @@ class MetaStep:
             raise OptionError(f"every = {every} is not a number of steps: use 1 or more (10 in the paper's runs)")
         if tangent not in KINDS:
             raise OptionError(f"tangent = {tangent!r} is unknown: use {', '.join(map(repr, KINDS))}")
+        if clip is not None and not clip > 0:
+            raise OptionError(f"clip = {clip} is no norm of a gradient: use a number above 0, or None")
         if not callable(getattr(adjuster, "loss", None)):
             raise OptionError(
                 f"{type(adjuster).__name__} has no method loss(logits, targets): pass a narl.Adjuster, "
@@ -123,7 +133,7 @@ class MetaStep:
         self.processes = Processes.of(model) if processes is None else processes
         self.model, self.optimizer, self.adjuster = bare(model), optimizer, adjuster
         trained_parameters(self.model, optimizer)
-        self.every, self.tangent = every, tangent
+        self.every, self.tangent, self.clip = every, tangent, clip
         self.adjuster_optimizer = _optimizer_of(adjuster, adjuster_optimizer)
         self.steps = 0
         self.rule = rule_of(optimizer, virtual)
@@ -131,6 +141,7 @@ class MetaStep:
             refuse_synchronised(self.model)
             self.processes.same(list(adjuster.parameters()))
         self._kept: Sequence[Tensor | None] = ()
+        self._looked = False
 
     def step(self, x: Inputs, y: Tensor, clean: CleanBatch = None, ids: Tensor | None = None) -> StepReport:
         """Train on one batch.
@@ -145,6 +156,86 @@ class MetaStep:
         Returns:
             What happened.
         """
+        return self._trained(x, y, clean, ids, self._move_model)
+
+    def backward(self, x: Inputs, y: Tensor, clean: CleanBatch = None, ids: Tensor | None = None) -> StepReport:
+        """:meth:`step` up to the backward pass, for loops that move the model themselves.
+
+        The gradients, those of all processes, are added to what the parameters have. Clear them before, clip them by
+        ``clip`` and move the model after.
+
+        Args:
+            x: inputs of the noisy batch.
+            y: its labels.
+            clean: ``(x, y)`` with labels that are right, or a function that returns such a pair.
+            ids: sample ids ``(N,)``.
+
+        Returns:
+            What happened.
+
+        Example:
+            >>> import narl
+            >>> model = nn.Linear(4, 3)
+            >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            >>> meta = MetaStep(model, optimizer, narl.Adjuster("gce", class_counts=[10, 10, 10]), clip=1.0)
+            >>> x, y = torch.randn(8, 4), torch.randint(0, 3, (8,))
+            >>> report = meta.backward(x, y, clean=(x[:4], y[:4]))
+            >>> norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            >>> optimizer.step()
+        """
+        return self._trained(x, y, clean, ids, self._add_gradients)
+
+    def loss(
+        self, x: Inputs, y: Tensor, clean: CleanBatch = None, ids: Tensor | None = None
+    ) -> tuple[Tensor, StepReport]:
+        """:meth:`step` up to the loss, for loops that have their own backward pass.
+
+        Processes have to average the gradients themselves, as ``DistributedDataParallel`` does for a model whose
+        ``forward`` this is called in.
+
+        Args:
+            x: inputs of the noisy batch.
+            y: its labels.
+            clean: ``(x, y)`` with labels that are right, or a function that returns such a pair.
+            ids: sample ids ``(N,)``.
+
+        Returns:
+            The mean loss of this process's samples, a scalar with the graph of the model's pass, and what happened.
+
+        Example:
+            >>> import narl
+            >>> model = nn.Linear(4, 3)
+            >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            >>> meta = MetaStep(model, optimizer, narl.Adjuster("gce", class_counts=[10, 10, 10]))
+            >>> x, y = torch.randn(8, 4), torch.randint(0, 3, (8,))
+            >>> loss, report = meta.loss(x, y, clean=(x[:4], y[:4]))
+            >>> loss.backward()
+            >>> optimizer.step()
+        """
+        found: list[Tensor] = []
+
+        def keep(forward: Callable[[], Tensor], y: Tensor, ids: Tensor | None) -> tuple[Tensor, Tensor]:
+            with Turn(self.processes) as turn:
+                logits = met(forward, self.processes, wait=couples(self.adjuster))
+                gradient, loss = logit_gradient(self.adjuster, logits, y, ids, create_graph=False)
+                found.append(with_slope(loss, logits, gradient))
+                turn.give([loss], len(y))
+            (mean,) = turn.mean([at_least_float32(next(self.model.parameters()).new_zeros(()))])
+            assert mean is not None
+            return mean, logits
+
+        report = self._trained(x, y, clean, ids, keep)
+        return found[0], report
+
+    def _trained(
+        self,
+        x: Inputs,
+        y: Tensor,
+        clean: CleanBatch,
+        ids: Tensor | None,
+        move: Callable[[Callable[[], Tensor], Tensor, Tensor | None], tuple[Tensor, Tensor]],
+    ) -> StepReport:
+        """Move the adjuster if that is due, and then the model, given how: from its pass to the loss and the logits."""
         check_training_allowed()
         is_meta_step = self.is_due
         buffers = snapshot(self.model)
@@ -162,13 +253,16 @@ class MetaStep:
                 if is_meta_step:
                     meta = self._move_adjuster(begin, y, ids)
                     meta_loss = meta.meta_loss
-                    loss, logits = self._move_model(lambda: meta.run.logits, y, ids)
+                    loss, logits = move(lambda: meta.run.logits, y, ids)
                 else:
-                    loss, logits = self._move_model(lambda: begin()[0].logits, y, ids)
+                    loss, logits = move(lambda: begin()[0].logits, y, ids)
         except NarlError:
             restore(self.model, buffers)  # one bad batch would stay in BatchNorm's statistics
             raise
         self.steps += 1
+        if not self._looked:
+            self._looked = True
+            warn_of_probabilities(logits, type(self.model).__name__)
         hyperparameters, margins = observed(self.adjuster, logits.detach(), y, ids, self.processes)
         return StepReport(loss, meta_loss, hyperparameters, margins, rivals(logits, y))
 
@@ -232,18 +326,28 @@ class MetaStep:
             rule=self.rule,
             tangent=self.tangent,
             processes=self.processes,
+            clip=self.clip,
         )
 
     def _move_model(self, forward: Callable[[], Tensor], y: Tensor, ids: Tensor | None) -> tuple[Tensor, Tensor]:
+        loss, logits = self._add_gradients(forward, y, ids, clear=True)
+        if self.clip is not None:
+            clip_grad_norm_([p for group in self.optimizer.param_groups for p in group["params"]], self.clip)
+        self.optimizer.step()
+        return loss, logits
+
+    def _add_gradients(
+        self, forward: Callable[[], Tensor], y: Tensor, ids: Tensor | None, *, clear: bool = False
+    ) -> tuple[Tensor, Tensor]:
         with Turn(self.processes) as turn:
             logits = met(forward, self.processes, wait=couples(self.adjuster))
             gradient, loss = logit_gradient(self.adjuster, logits, y, ids, create_graph=False)
-            self.optimizer.zero_grad(set_to_none=True)
+            if clear:
+                self.optimizer.zero_grad(set_to_none=True)
             torch.autograd.backward(logits, gradient)
             give_gradients(turn, loss, self.optimizer, len(y))
         loss = take_gradients(turn, self.optimizer)
         refuse_not_finite(loss, self.optimizer)
-        self.optimizer.step()
         return loss, logits
 
     def __repr__(self) -> str:

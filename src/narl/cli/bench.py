@@ -9,14 +9,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from narl.cli.bench_adjusters import adjusters
+from narl.cli.bench_audit import audit, cleanlab
+from narl.cli.bench_pack import pack
+from narl.cli.bench_review import review
 from narl.cli.bench_run import run
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from narl.bench.protocols import Protocol
+    from narl.bench.runs import Run
     from narl.bench.tables import Table
 
 app = typer.Typer(name="bench", help="The paper's tables, and other measurements.")
 app.command()(run)
 app.command()(adjusters)
+app.command()(pack)
+app.command()(audit)
+app.command()(cleanlab)
+app.command()(review)
+_OWN = ("cost", "audit", "review")  # measurements that are no tables of accuracies
 
 
 @app.command()
@@ -26,7 +38,9 @@ def show(
         typer.Argument(
             help="cost: of a training step, in plain steps. table1, table2, table3, table4, table5, table6: the "
             "paper's tables. cifar10n: labels by people. figure5, figure6: what these are drawn from. adjusters: the "
-            "tasks that adjusters were learned from. Or a JSON file with a table of your own."
+            "tasks that adjusters were learned from. transfer: the shipped adjusters on data that they were not "
+            "learned on. audit: how well wrong labels are found. review: what a person's answers are worth. Or a JSON "
+            "file with a table of your own."
         ),
     ],
     results: Annotated[Path, typer.Option(help="Folder with the measured files.")] = Path("results"),
@@ -49,9 +63,10 @@ def show(
 
     if markdown and as_json:
         raise OptionError("--markdown and --json are two ways to print the same: give one of them")
-    if name == "cost" and (schedule is not None or variants):
-        raise OptionError("--schedule and --variants are of tables: cost has neither, leave them out")
-    rows, tables = _cost(results) if name == "cost" else _compared(name, results, schedule, variants)
+    if name in _OWN and (schedule is not None or variants):
+        raise OptionError(f"--schedule and --variants are of tables: {name} has neither, leave them out")
+    own = {"cost": _cost, "audit": _audit, "review": _review}
+    rows, tables = own[name](results) if name in own else _compared(name, results, schedule, variants)
     if as_json:
         print_json(rows)
     elif markdown:
@@ -67,6 +82,39 @@ def _cost(results: Path) -> tuple[list[dict[str, Any]], list[Table]]:
     return rows, cost.tables(rows)
 
 
+def _audit(results: Path) -> tuple[list[dict[str, Any]], list[Table]]:
+    from narl.bench import audit_table, audits
+
+    rows = audit_table.rows(_current(results / "audit", audits.ALL))
+    if not rows:
+        print(f"narl: no audit has been run yet under {results / 'audit'}", file=sys.stderr)
+    return rows, audit_table.tables(rows)
+
+
+def _review(results: Path) -> tuple[list[dict[str, Any]], list[Table]]:
+    from narl.bench import review_table, reviewing
+
+    rows = review_table.rows(_current(results / "review", reviewing.ALL))
+    if not rows:
+        print(f"narl: no review has been run yet under {results / 'review'}", file=sys.stderr)
+    return rows, review_table.tables(rows)
+
+
+def _current(results: Path, tables: Sequence[Protocol]) -> list[Run]:
+    """The results that are there, without those whose table has changed since."""
+    from narl.bench import comparison, runs
+    from narl.bench.work import difference
+
+    found: list[Run] = []
+    left_out: list[Run] = []
+    for one in runs.read(results):
+        changes = [difference(one, table) for table in tables if comparison.belongs(one, table)]
+        (left_out if any(changes) else found).append(one)
+    if left_out:
+        print(f"narl: {len(left_out)} of the results are left out: their table has changed since", file=sys.stderr)
+    return found
+
+
 def _compared(
     name: str, results: Path, schedule: str | None, variants: bool
 ) -> tuple[list[dict[str, Any]], list[Table]]:
@@ -75,7 +123,7 @@ def _compared(
 
     own = name.endswith(".json")
     if not own and name not in comparison.NAMES:
-        raise UnknownNameError(f"no results are called {name!r}: {nearest(name, ['cost', *comparison.NAMES])}")
+        raise UnknownNameError(f"no results are called {name!r}: {nearest(name, [*_OWN, *comparison.NAMES])}")
     if results.exists() and not results.is_dir():
         raise ResultsError(f"{results} is a file: give the folder of the results")
     table = own_table.read(Path(name)) if own else name

@@ -13,6 +13,7 @@ from narl.cli.bench_run import check, lines_about, options_of, sources, train
 from narl.errors import OptionError
 
 _WHAT, _WHERE = "What", "Where"
+_SNAPSHOTS = 3
 
 
 def adjusters(
@@ -38,6 +39,12 @@ def adjusters(
         typer.Option(help="Some losses only: A-GCE,A-JS.", rich_help_panel=_WHAT, show_default="all of the table"),
     ] = None,
     seeds: Annotated[int, typer.Option(help="Adjusters of each loss, with seeds 0, 1, …", rich_help_panel=_WHAT)] = 1,
+    snapshots: Annotated[
+        int,
+        typer.Option(
+            help="How often the adjuster is kept along the training, besides before it.", rich_help_panel=_WHAT
+        ),
+    ] = _SNAPSHOTS,
     option: Annotated[
         list[str],
         typer.Option(
@@ -70,8 +77,9 @@ def adjusters(
 ) -> None:
     """Learn adjusters to take away: one for each loss, from many tasks at once.
 
-    Each task has a classifier of its own; the adjuster moves by the mean of what their clean sets say. Snapshots after
-    a third, two thirds and the whole of the training are written to --out, for narl transfer and narl.AdjustedLoss.
+    Each task has a classifier of its own; the adjuster moves by the mean of what their clean sets say. One file a loss
+    is written to --out, with the adjuster as it was before the training, after a third, two thirds and all of it, for
+    narl transfer and narl.AdjustedLoss.pretrained.
 
     narl bench adjusters --data CIFAR-10=cifar-10-batches-py
     """
@@ -82,6 +90,8 @@ def adjusters(
 
     if seeds < 1:
         raise OptionError(f"--seeds {seeds} learns nothing: give at least 1")
+    if snapshots != _SNAPSHOTS:
+        option = [*option, f"snapshots={snapshots}"]
     protocol = learning.shared(own_table.read(Path(table)) if table.endswith(".json") else protocols.get(table))
     if not methods:
         protocol = replace(protocol, methods=tuple(name for name in protocol.methods if name.startswith("A-")))
@@ -114,5 +124,4 @@ def adjusters(
         check(place)
         train(dict.fromkeys(missing, protocol), place, at_once)
     for row in rows:
-        for path in learning.collect(row, place, out):
-            print(path)
+        print(learning.collect(row, place, out))

@@ -27,8 +27,8 @@ def run(
         list[str],
         typer.Argument(
             metavar="TABLE",
-            help="table1, table2, table3, table5, table6, cifar10n, figure5, figure6; or a JSON file with a table of "
-            "your own.",
+            help="table1, table2, table3, table5, table6, cifar10n, figure5, figure6; transfer: adjusters on data that "
+            "they were not learned on; or a JSON file with a table of your own.",
         ),
     ],
     data: Annotated[
@@ -80,7 +80,11 @@ def run(
     ] = 0.0,
     adjuster: Annotated[
         list[str],
-        typer.Option(help="Learned adjuster for T-*: a run or a file.", rich_help_panel=_WHAT, show_default=False),
+        typer.Option(
+            help="Learned adjuster for T-*: a run, a file or a name.",
+            rich_help_panel=_WHAT,
+            show_default="those that narl ships",
+        ),
     ] = [],  # noqa: B006  typer copies it
     results: Annotated[Path, typer.Option(help="Folder of the results.", rich_help_panel=_WHERE)] = Path("results"),
     work: Annotated[
@@ -152,7 +156,11 @@ def run(
         lambda name: options_of(name, option),
         heldout,
     )
-    found = [own_table.read(Path(table)) if table.endswith(".json") else protocols.get(table) for table in tables]
+    found = [
+        protocol
+        for table in tables
+        for protocol in ([own_table.read(Path(table))] if table.endswith(".json") else protocols.parts(table))
+    ]
     sorted_cells = [
         grid.sort(cells, table, place) for cells, table in zip(wanted.cells(found, place), found, strict=True)
     ]

@@ -26,8 +26,8 @@ def review(
     order: Annotated[
         str,
         typer.Option(
-            help="What comes first in every class. informative: labels that may as well be right as wrong; "
-            "suspicious: those most likely wrong; random: any."
+            help="What comes first in every class. informative: labels of all scores evenly; doubtful: those that may "
+            "as well be right as wrong; suspicious: those most likely wrong; random: any."
         ),
     ] = "informative",
     once: Annotated[

@@ -39,7 +39,7 @@ def train(
             help="CE, MAE, GCE, SL, PolySoft, JS; A-GCE, A-SL, … (learned on the clean set); T-GCE, … (learned before, "
             "see --adjuster); Forward, MW-Net; or package.module:Class.",
             rich_help_panel=_METHOD,
-            show_default="A-GCE with a clean set, GCE without",
+            show_default="A-GCE with a clean set; without, T-GCE where narl ships its adjuster, else GCE",
         ),
     ] = None,
     loss: Annotated[
@@ -77,7 +77,9 @@ def train(
     adjuster: Annotated[
         list[str],
         typer.Option(
-            help="Learned adjuster for T-*: a run, or files in order.", rich_help_panel=_METHOD, show_default=False
+            help="Learned adjuster for T-*: a run, files in order, or a name of narl.pretrained().",
+            rich_help_panel=_METHOD,
+            show_default="the one that narl ships",
         ),
     ] = [],  # noqa: B006
     heldout: Annotated[
@@ -248,12 +250,13 @@ def _bytes(gibibytes: float) -> int:
 def _method(method: str | None, loss: str | None, clean: str) -> str | None:
     from narl import losses
     from narl.train import methods
+    from narl.train.adjusters import without_clean
 
     if loss is None:
         return method
     robust = losses.get(loss)
     if method is None:
-        return f"A-{robust.title}" if clean != "none" and robust.hyperparameters else robust.title
+        return f"A-{robust.title}" if clean != "none" and robust.hyperparameters else without_clean(robust.name)[0]
     spec = methods.get(method)
     if spec.loss is not None and spec.loss != robust.name:
         raise OptionError(f"--method {method} and --loss {loss} contradict each other: leave one of them out")

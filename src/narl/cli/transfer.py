@@ -19,10 +19,23 @@ def transfer(
         list[str],
         typer.Option(
             "--from",
-            help="What was learned: the run of an A-* method, or its adjuster files in order.",
-            show_default=False,
+            help="What was learned: the run of an A-* method, adjuster files in order, a name of narl.pretrained(), or "
+            "hf://owner/repo/file.",
+            show_default="what narl ships of --loss",
         ),
     ] = [],  # noqa: B006  typer copies it
+    loss: Annotated[
+        str, typer.Option(help="Whose shipped adjuster serves, where none is named: gce, sl, polysoft or js.")
+    ] = "gce",
+    option: Annotated[
+        list[str],
+        typer.Option(
+            "--option",
+            "-o",
+            help="serves=until: each snapshot serves until it was taken, as in the paper; margin=latest or running.",
+            show_default=False,
+        ),
+    ] = [],  # noqa: B006
     out: shared.Out = None,
     layout: shared.Layout = "auto",
     label: shared.Label = None,
@@ -69,15 +82,21 @@ def transfer(
 
     narl transfer other.csv --from run --out transferred
 
-    Each snapshot of the adjuster serves its share of the training; families are fitted to the new data. A run that was
-    stopped goes on with: narl train --resume RUN
+    Each snapshot of the adjuster serves from the time on at which it was taken; families are fitted to the new data. A
+    run that was stopped goes on with: narl train --resume RUN
     """
-    from narl.train.adjusters import load_adjusters
+    from narl.train.adjusters import load_adjusters, without_clean
 
     if data is None:
         raise OptionError("what shall be trained on? Give a folder or file: narl transfer DATA --from RUN --out NEW")
     if not source:
-        raise OptionError("what was learned before? Name the run of an A-* method, or adjuster files, with --from")
+        adjuster = without_clean(loss)[1]
+        if adjuster is None:
+            raise OptionError(
+                f"what was learned before? narl ships no adjuster of {loss!r}: name the run of an A-* method, or "
+                "adjuster files, with --from"
+            )
+        source = [adjuster]
     learned = load_adjusters(source)
     arguments: dict[str, Any] = dict(locals())
     method = f"T-{learned[0].robust_loss.title}"
@@ -85,7 +104,6 @@ def transfer(
         "method": method,
         "adjuster": source,
         "loss": None,
-        "option": [],
         "margin": None,
         "every": None,
     }

@@ -6,6 +6,7 @@ All of them are functions of the label's log-probability, so they are finite for
 
 from narl.losses.ce import ce
 from narl.losses.gce import gce
+from narl.losses.inputs import over_labels
 from narl.losses.js import js
 from narl.losses.mae import mae
 from narl.losses.polysoft import polysoft
@@ -21,6 +22,7 @@ __all__ = [
     "js",
     "mae",
     "names",
+    "over_labels",
     "polysoft",
     "register",
     "sl",

@@ -33,6 +33,10 @@ def over_labels(
 
     Returns:
         ``(N,)``, at least float32.
+
+    Example:
+        >>> over_labels(lambda log_p: 1 - log_p.exp(), torch.zeros(1, 2), torch.tensor([0]))  # MAE
+        tensor([0.5000])
     """
     check_logits(logits)
     check_targets(targets, num_classes=logits.shape[1], num_samples=logits.shape[0])

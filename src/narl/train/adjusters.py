@@ -1,45 +1,94 @@
-"""Adjusters that were learned before, from their files or from the run that learned them."""
+"""Adjusters that were learned before: from files, from the run that learned them, or those that narl ships."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from narl.adjuster import Adjuster
+from narl import losses
+from narl.adjuster import Adjuster, packs
+from narl.adjuster.packs import Pack
+from narl.adjuster.pretrained import is_name, open_pack, shipped
 from narl.errors import OptionError
 
-_SERVING = 3
-_KEPT = "source-adjuster-{}.safetensors"
+_KEPT = "source-adjusters.safetensors"
+_KEPT_BEFORE = "source-adjuster-{}.safetensors"  # of narl before it kept all in one file
+_OF_RUN = "adjuster-{}.safetensors"
 
 
 def load_adjusters(paths: Sequence[str]) -> list[Adjuster]:
-    """Learned adjusters: from files, or those of a run.
+    """Learned adjusters: from files, those of a run, or those that narl ships.
 
     Args:
-        paths: adjuster files in order, or one run folder.
+        paths: adjuster files in order, one file that holds several, one run folder, or a name that
+            :meth:`narl.AdjustedLoss.pretrained` takes.
 
     Returns:
-        One adjuster or more, each to serve its share of a new training. Of a run they are its adjuster as it was before
-        the training, after one third and after two: each then serves from the time on at which it was taken. In the
-        paper each serves until then; for that, name the files of the three snapshots.
+        One adjuster, or its snapshots, which know when they were taken. Files of narl before snapshots knew it have
+        them serve even shares.
     """
-    files = [Path(path) for path in paths]
-    if len(files) > _SERVING:
-        raise OptionError(f"{len(files)} adjusters are too many: give one, or three that were taken one after another")
-    if len(files) == 1 and files[0].is_dir():
-        found = sorted(files[0].glob("adjuster-*.safetensors"))
-        if not found:
-            raise OptionError(f"{files[0]} holds no adjuster: give a finished run of an A-* method, or adjuster files")
-        files = found[:_SERVING]  # runs of narl before it kept adjuster-0 have the three snapshots only
-    return [Adjuster.load(path) for path in files]
+    if len(paths) == 1 and Path(paths[0]).is_dir() and not is_name(paths[0]):
+        return _of_run(Path(paths[0]))
+    return [snapshot for path in paths for snapshot in open_pack(path).snapshots]
+
+
+def _of_run(folder: Path) -> list[Adjuster]:
+    found = numbered(folder)
+    if not found:
+        raise OptionError(f"{folder} holds no adjuster: give a finished run of an A-* method, or adjuster files")
+    snapshots = [Adjuster.load(path) for path in found.values()]
+    if 0 in found and all(snapshot.taken is None for snapshot in snapshots):
+        for number, snapshot in zip(found, snapshots, strict=True):
+            snapshot.taken = number / max(found)  # a run of narl before it said so: after each third
+    return snapshots
+
+
+def numbered(folder: Path) -> dict[int, Path]:
+    """A run's adjuster files by their number, ascending: 0 is of before the training, the last of its end."""
+    before, after = _OF_RUN.split("{}")
+    names = {path.name.removeprefix(before).removesuffix(after): path for path in folder.glob(_OF_RUN.format("*"))}
+    return {number: names[str(number)] for number in sorted(int(name) for name in names if name.isdecimal())}
+
+
+def save_adjusters(adjusters: Sequence[Adjuster], folder: Path) -> None:
+    """Write what a run has learned to adjust by: the adjuster before the training, then its snapshots."""
+    for number, adjuster in enumerate(adjusters):
+        adjuster.save(folder / _OF_RUN.format(number))
 
 
 def keep_adjusters(adjusters: Sequence[Adjuster], folder: Path) -> None:
     """Copy adjusters into a run's folder: a run that is resumed needs no other."""
-    for number, adjuster in enumerate(adjusters, start=1):
-        adjuster.save(folder / _KEPT.format(number))
+    if adjusters:
+        packs.write(folder / _KEPT, Pack(tuple(adjusters)))
 
 
 def kept_adjusters(folder: Path) -> tuple[str, ...]:
     """Files of the adjusters that a run has kept, in order."""
-    return tuple(str(path) for path in sorted(folder.glob(_KEPT.format("*"))))
+    if (folder / _KEPT).exists():
+        return (str(folder / _KEPT),)
+    return tuple(str(path) for path in sorted(folder.glob(_KEPT_BEFORE.format("*"))))
+
+
+def digest_of(paths: Sequence[str]) -> str:
+    """What tells learned adjusters apart, however they are kept; see :func:`narl.adjuster.packs.digest`."""
+    return packs.digest(load_adjusters(paths))
+
+
+def without_clean(loss: str = "gce") -> tuple[str, str | None]:
+    """What to train with where nobody has clean samples: a robust loss with the shipped adjuster, or fixed.
+
+    The one place where this is decided.
+
+    Args:
+        loss: name of the loss.
+
+    Returns:
+        The method, and the adjuster that it needs; None for a fixed loss, as long as narl ships no adjuster of it.
+
+    Example:
+        >>> method, adjuster = without_clean("mae")
+        >>> method, adjuster
+        ('MAE', None)
+    """
+    robust, adjuster = losses.get(loss), shipped(loss)
+    return (robust.title, None) if adjuster is None else (f"T-{robust.title}", adjuster)

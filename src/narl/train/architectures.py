@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from narl import models
+from narl.checks import warn_of_probabilities
 from narl.data import encoding
 from narl.data.samples import Inputs, Texts
 from narl.errors import ModelOutputError, NarlError, OptionError, UnknownNameError, nearest
@@ -67,7 +68,7 @@ def fitting(kind: str) -> tuple[str, ...]:
 
 
 def build(
-    name: str | None,
+    name: str | Callable[..., nn.Module] | None,
     *,
     kind: str,
     shape: Mapping[str, Any],
@@ -79,7 +80,8 @@ def build(
     """Make a model for data of this shape.
 
     Args:
-        name: as the head of this module lists them; None means the default for the kind of data.
+        name: as the head of this module lists them, or one's own function or class itself; None means the default for
+            the kind of data.
         kind: ``"image"``, ``"text"`` or ``"table"``.
         shape: of the encoder: ``in_channels`` and ``image_size``, ``vocabulary`` and ``length``, or ``numbers`` and
             ``cardinalities``.
@@ -111,6 +113,10 @@ def build(
     """
     fitting(kind)
     name = _DEFAULTS[kind] if name is None else name
+    if not isinstance(name, str):
+        called = getattr(name, "__name__", type(name).__name__)
+        with global_state_from(generator):
+            return made_by(called, name, _offered(kind, shape, num_classes, generator), options).train()
     prefix, colon, rest = name.partition(":")
     if colon and prefix in _EXTERNAL:
         with global_state_from(generator):
@@ -133,7 +139,7 @@ def build(
 
 
 def check_output(model: nn.Module, example: Tensor, num_classes: int) -> None:
-    """Run a model once, in evaluation mode, and refuse one that does not give class scores.
+    """Run a model once, in evaluation mode; refuse one that gives no class scores, warn of one that ends in softmax.
 
     Args:
         model: left as it was.
@@ -178,6 +184,7 @@ def check_output(model: nn.Module, example: Tensor, num_classes: int) -> None:
         )
     if not bool(torch.isfinite(output).all()):
         raise ModelOutputError(f"{kind} gives NaN or infinity before any training: check its initial weights")
+    warn_of_probabilities(output, kind)
 
 
 def encoder_for(

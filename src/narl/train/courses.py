@@ -66,14 +66,14 @@ def driven(course: Course[T]) -> T:
 
 
 def driven_as_one(courses: Sequence[Course[T]], stack: Stack, between: Callable[[], None] = lambda: None) -> list[T]:
-    """Go through several trainings side by side, a step of each at a time, which the stack does as one.
+    """Go through several trainings side by side, a step of each whose turn it is at a time; the stack does it as one.
 
     What goes wrong in one of them ends all: those that have a checkpoint can be resumed.
 
     Args:
         courses: at their beginnings, with seats in the stack.
         stack: that does their steps.
-        between: called before each step.
+        between: called before each step that all of them make.
 
     Returns:
         What each returns at its end.
@@ -100,10 +100,14 @@ def driven_as_one(courses: Sequence[Course[T]], stack: Stack, between: Callable[
         for number in range(len(courses)):
             advance(number, None)
         while waiting:
-            between()
-            seats = [_seat(batch) for batch in waiting.values()]
-            reports = stack.step(seats, [(batch.x, batch.y, batch.ids) for batch in waiting.values()])
-            for number, report in zip(list(waiting), reports, strict=True):
+            turns = stack.turn([_seat(batch) for batch in waiting.values()])
+            if all(turns):
+                between()  # what is heard here, all hear after the same step
+            next_ = {number: batch for (number, batch), own in zip(waiting.items(), turns, strict=True) if own}
+            reports = stack.step(
+                [_seat(batch) for batch in next_.values()], [(batch.x, batch.y, batch.ids) for batch in next_.values()]
+            )
+            for number, report in zip(next_, reports, strict=True):
                 advance(number, report)
     except BaseException as error:
         for course in courses:

@@ -7,7 +7,7 @@ from typing import final
 
 from narl.errors import OptionError
 from narl.train import engine, methods
-from narl.train.adjusters import load_adjusters
+from narl.train.adjusters import load_adjusters, without_clean
 from narl.train.settings import Settings
 
 _SMALL = 50_000
@@ -48,17 +48,31 @@ def of_kind(kind: str) -> Defaults:
 
 
 def method_of(settings: Settings) -> str:
-    """The method where none was named: the adjusted loss with a clean set, transferred with adjusters, else fixed.
+    """The method where none was named: adjusted with a clean set, transferred with adjusters, else what is shipped.
 
     Example:
-        >>> method_of(Settings(data="x.csv", clean="100")), method_of(Settings(data="x.csv"))
+        >>> method_of(Settings(data="x.csv", clean="100")), method_of(Settings(data="x.csv"))[-3:]
         ('A-GCE', 'GCE')
     """
     if settings.method is not None:
         return settings.method
     if settings.adjusters:
         return f"T-{load_adjusters(settings.adjusters)[0].robust_loss.title}"
-    return "A-GCE" if settings.clean != "none" else "GCE"
+    return "A-GCE" if settings.clean != "none" else without_clean()[0]
+
+
+def adjusters_of(settings: Settings) -> tuple[str, ...]:
+    """The adjusters that the method uses: those that were named, or else the one that is shipped for its loss.
+
+    Example:
+        >>> adjusters_of(Settings(data="x.csv", method="CE"))
+        ()
+    """
+    spec = methods.get(method_of(settings))
+    if settings.adjusters or not spec.needs_adjuster or spec.loss is None:
+        return settings.adjusters
+    adjuster = without_clean(spec.loss)[1]
+    return () if adjuster is None else (adjuster,)
 
 
 def heldout_of(settings: Settings) -> float:
@@ -129,8 +143,8 @@ def decide(settings: Settings, *, kind: str, samples: int, device: str, threads:
 
     Example:
         >>> recipe = decide(Settings(data="x.csv"), kind="table", samples=1000, device="cpu", threads=8)
-        >>> recipe.method, recipe.batch_size, recipe.threads
-        ('GCE', 100, 1)
+        >>> recipe.optimizer, recipe.batch_size, recipe.threads
+        ('sgd', 100, 1)
     """
     by_kind = of_kind(kind)
     optimizer = (settings.optimizer or by_kind.optimizer).lower()

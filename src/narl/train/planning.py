@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
+from narl.adjuster.pretrained import is_name
 from narl.bilevel import Processes
 from narl.data import augmentation, encoding
 from narl.errors import OptionError
@@ -117,6 +118,8 @@ def plan(settings: Settings, recipe: Recipe | None = None) -> Plan:
         >>> made.recipe.method, len(made.sets.train), made.steps
         ('A-GCE', 32, 1)
     """
+    if recipe is None:
+        settings = replace(settings, adjusters=defaults.adjusters_of(settings))
     method = recipe.method if recipe else defaults.method_of(settings)
     spec = methods.get(method)
     _check_method(spec, settings)
@@ -164,7 +167,10 @@ def _check_method(spec: methods.MethodSpec, settings: Settings) -> None:
             "or a number of training samples that you vouch for), or use --method GCE"
         )
     if spec.needs_adjuster and not settings.adjusters:
-        raise OptionError(f"{spec.name} uses a learned adjuster: name one, or the run that learned it, with --adjuster")
+        raise OptionError(
+            f"{spec.name} uses a learned adjuster and narl ships none of its loss: name one, or the run that learned "
+            "it, with --adjuster"
+        )
     if settings.adjusters and not spec.needs_adjuster:
         raise OptionError(f"--adjuster is for T-* methods, not for {spec.name}: use --method T-GCE, or leave it out")
     if "adjusters" in settings.options:
@@ -228,11 +234,16 @@ def _never() -> tuple[Tensor, Tensor]:
 
 def optimizer_for(plan: Plan, model: nn.Module) -> Optimizer:
     """The model's optimiser at the first step."""
+    return optimizer_by(plan.recipe, model)
+
+
+def optimizer_by(recipe: Recipe, model: nn.Module) -> Optimizer:
+    """The optimiser that a recipe says, for a model on the recipe's device."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    rate, decay = plan.recipe.learning_rate, plan.recipe.weight_decay
-    on_gpu = plan.recipe.device.startswith("cuda")
-    if plan.recipe.optimizer == "sgd":
-        return SGD(parameters, lr=rate, momentum=plan.recipe.momentum, weight_decay=decay, fused=on_gpu)
+    rate, decay = recipe.learning_rate, recipe.weight_decay
+    on_gpu = recipe.device.startswith("cuda")
+    if recipe.optimizer == "sgd":
+        return SGD(parameters, lr=rate, momentum=recipe.momentum, weight_decay=decay, fused=on_gpu)
     return AdamW(parameters, lr=rate, weight_decay=decay, fused=on_gpu, capturable=on_gpu)
 
 
@@ -267,7 +278,7 @@ def _absolute(settings: Settings) -> Settings:
         clean=settings.clean if settings.clean.isdecimal() or settings.clean == "none" else absolute(settings.clean),
         test=settings.test if settings.test in ("auto", "none") else absolute(settings.test),
         labels=labels,
-        adjusters=tuple(absolute(path) for path in settings.adjusters),
+        adjusters=tuple(path if is_name(path) else absolute(path) for path in settings.adjusters),
         options={name: absolute(value) if name == "matrix" else value for name, value in settings.options.items()},
         model=model,
     )

@@ -9,9 +9,9 @@
         one record an epoch; what depends on the clock stands apart, so that metrics can be compared byte for byte.
     ``checkpoints/``
         where to go on from.
-    ``summary.json``, ``model.safetensors``, ``encoder.json``, ``adjuster-0…3.safetensors``
+    ``summary.json``, ``model.safetensors``, ``encoder.json``, ``adjuster-0….safetensors``
         the result.
-    ``source-adjuster-1…3.safetensors``
+    ``source-adjusters.safetensors``
         the adjusters that a transferred method was given.
     ``samples.npy``, ``samples.json``
         margins, hyperparameters and rivals of every sample by epoch, and its given label.
@@ -48,18 +48,14 @@ RESULTS = (
     "summary.json",
     "model.safetensors",
     "encoder.json",
-    "adjuster-0.safetensors",
-    "adjuster-1.safetensors",
-    "adjuster-2.safetensors",
-    "adjuster-3.safetensors",
-    "source-adjuster-1.safetensors",
-    "source-adjuster-2.safetensors",
-    "source-adjuster-3.safetensors",
+    "source-adjusters.safetensors",
     "samples.npy",
     "samples.json",
     "tuning.json",
 )
 """What a run writes beside its configuration, and ``--overwrite`` removes."""
+# The same, as many as there are; the second of runs of narl before it kept them in one file.
+NUMBERED = ("adjuster-[0-9]*.safetensors", "source-adjuster-[1-3].safetensors")
 
 
 @final
@@ -246,6 +242,8 @@ class RunFolder:
             for name in ("config.json", "environment.json", *RESULTS):
                 (self.path / name).unlink(missing_ok=True)
                 atomic.temporary_path(self.path / name).unlink(missing_ok=True)
+            for path in [path for pattern in NUMBERED for path in self.path.glob(pattern)]:
+                path.unlink(missing_ok=True)
             for events in (self.path / "tensorboard").glob("events.out.tfevents.*"):
                 events.unlink(missing_ok=True)
             for part in (self.path / "tuning").glob("*"):

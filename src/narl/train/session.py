@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from narl.adjuster import Adjuster
 from narl.bilevel import Processes
 from narl.errors import NarlError, OptionError, RunFolderError
 from narl.train import checkpoint, methods, tuning
-from narl.train.adjusters import keep_adjusters, kept_adjusters, load_adjusters
+from narl.train.adjusters import keep_adjusters, kept_adjusters, load_adjusters, save_adjusters
 from narl.train.assembly import assemble
 from narl.train.courses import Course, driven
 from narl.train.defaults import Recipe
@@ -154,6 +155,7 @@ def resuming(
     processes: Processes | None = None,
     stack: Stack | None = None,
     until: tuple[int, int] | None = None,
+    part: Callable[[Plan], Plan] | None = None,
 ) -> Course[Outcome]:
     """What :func:`resume` does, step by step as somebody drives it.
 
@@ -164,6 +166,7 @@ def resuming(
         processes: who goes on together.
         stack: where the steps of several trainings become one; None: the steps are the run's own.
         until: epoch and step of the newest checkpoint that may be gone on from; None: any.
+        part: what was made of the plan before the run began, where it is not trained as its settings say.
     """
     processes = processes or Processes.alone()
     folder = processes.first(lambda: RunFolder.open(run))
@@ -176,6 +179,7 @@ def resuming(
 
     def planned() -> Plan:
         made = plan(Settings.from_json(stored["settings"]), Recipe(**stored["recipe"]))
+        made = made if part is None else part(made)
         state = stored["encoder"]
         if made.sets.fingerprint() != stored["fingerprint"] or (state is not None and state != _state(made)):
             raise RunFolderError(
@@ -326,8 +330,7 @@ def _conclude(plan: Plan, folder: RunFolder, loop: Loop) -> dict[str, Any]:
     """Write the results of a run that is finished."""
     if loop.selected is None:
         _save_model(folder, loop, loop.epoch)
-    for number, adjuster in enumerate(_adjusters(loop)):
-        adjuster.save(folder.path / f"adjuster-{number}.safetensors")
+    save_adjusters(_adjusters(loop), folder.path)
     summary = summarise(loop, plan)
     folder.write_json("summary.json", summary)
     return summary

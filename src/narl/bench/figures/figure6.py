@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from narl.bench.cells import Task
 from narl.bench.figures.drawing import (
     COLUMN,
@@ -15,6 +17,9 @@ from narl.bench.figures.drawing import (
 )
 from narl.bench.figures.trainings import Histogram, Library, source
 from narl.bench.runs import Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 SHOWN = {"A-GCE": "q", "A-SL": "gamma1", "A-JS": "pi1"}
 # The paper's rate first; then what table 1 has, from the highest rate on.
@@ -33,31 +38,49 @@ def draw(library: Library) -> Drawing:
     axes = list(figure.subplots(1, len(SHOWN), sharey=True))
     letter(axes, list(SHOWN))
     for panel, (method, name) in zip(axes, SHOWN.items(), strict=True):
-        found = Histogram.of(runs[method], name)
-        for counts, colour, hatch, label in (
-            (found.right, RIGHT_COLOUR, "", "right labels"),
-            (found.wrong, WRONG_COLOUR, "/////", "wrong labels"),
-        ):
-            shares = 100 * counts / counts.sum()
-            panel.stairs(
-                shares,
-                found.edges,
-                fill=True,
-                facecolor=colour,
-                edgecolor="black",
-                linewidth=0.4,
-                hatch=hatch,
-                alpha=0.8,
-                label=label,
-            )
-        panel.set_xlabel(SYMBOLS[name])
-        panel.margins(x=0.03)
-        panel.locator_params(axis="x", nbins=2)
+        _histogram(panel, runs[method], name)
     axes[0].set_ylim(bottom=0)
     axes[0].set_ylabel("share of the group, %")
     legend_above(figure, axes[0], columns=2, title=f"{task.dataset}, {100 * (task.rate or 0):g} % symmetric noise")
     seeds = [run.cell.seed for run in runs.values()]
     return Drawing(figure, f"{source(runs['A-GCE'], seeds)}; the samples at the end of the training.")
+
+
+def of_run(run: Run) -> Drawing:
+    """The same of one training, a histogram a hyperparameter."""
+    names = [name for name in run.samples if name != "margin"]
+    figure = canvas(COLUMN, 1.95)
+    axes = list(figure.subplots(1, len(names), sharey=True, squeeze=False)[0])
+    letter(axes, [SYMBOLS.get(name, name) for name in names])
+    for panel, name in zip(axes, names, strict=True):
+        _histogram(panel, run, name)
+    axes[0].set_ylim(bottom=0)
+    axes[0].set_ylabel("share of the group, %")
+    legend_above(figure, axes[0], columns=2, title=str(run.cell.task))
+    return Drawing(figure, f"{run.cell.method}: {source(run)}; the samples at the end of the training.")
+
+
+def _histogram(panel: Axes, run: Run, name: str) -> None:
+    found = Histogram.of(run, name)
+    for counts, colour, hatch, label in (
+        (found.right, RIGHT_COLOUR, "", "right labels"),
+        (found.wrong, WRONG_COLOUR, "/////", "wrong labels"),
+    ):
+        shares = 100 * counts / counts.sum()
+        panel.stairs(
+            shares,
+            found.edges,
+            fill=True,
+            facecolor=colour,
+            edgecolor="black",
+            linewidth=0.4,
+            hatch=hatch,
+            alpha=0.8,
+            label=label,
+        )
+    panel.set_xlabel(SYMBOLS.get(name, name))
+    panel.margins(x=0.03)
+    panel.locator_params(axis="x", nbins=2)
 
 
 def _runs(library: Library) -> dict[str, Run]:

@@ -22,6 +22,8 @@ METHOD = "A-SL"
 _ELSE = Task("CIFAR-10", "asymmetric", 0.4)  # its classes have three sizes, and so its families mean something
 _TIMES = {1: ["at the end"], 3: ["after a third", "after two thirds", "at the end"]}
 
+_SEEN = {"scaled": "margin (logits' spread)", "rank": "rank of the margin (normal score)"}
+
 
 def draw(library: Library) -> Drawing:
     """Hyperparameter against margin, a row a hyperparameter, a column a snapshot.
@@ -29,10 +31,16 @@ def draw(library: Library) -> Drawing:
     Of the trainings of A-SL it takes the one whose families differ most in size, and without any, of the other adjusted
     losses.
     """
-    run = _run(library)
+    return of_run(_run(library))
+
+
+def of_run(run: Run) -> Drawing:
+    """The same of one training's adjuster."""
     margins, centres, snapshots = curves(run)
     names = list(snapshots[0])
-    times = _TIMES.get(len(snapshots), [f"snapshot {number}" for number in range(1, len(snapshots) + 1)])
+    taken = run.adjuster.get("taken") or range(1, len(snapshots) + 1)
+    words = [f"after {share:.0%}" if isinstance(share, float) else f"snapshot {share}" for share in taken]
+    times = _TIMES.get(len(snapshots), words)
 
     figure = canvas(PAGE, 0.9 + 1.35 * len(names))
     rows = panels(figure, len(names), len(snapshots), sharey="row")
@@ -51,7 +59,7 @@ def draw(library: Library) -> Drawing:
             panel.set_xlim(margins[0], margins[-1])
         row[0].set_ylabel(SYMBOLS.get(name, name))
     for panel in rows[-1]:
-        panel.set_xlabel("margin (logits)")
+        panel.set_xlabel(_SEEN.get(str(run.adjuster.get("input", "")).removesuffix("+progress"), "margin (logits)"))
     legend_above(figure, rows[0][0], columns=min(len(centres), 3))
     return Drawing(figure, f"{run.cell.method} on {source(run)}.")
 

@@ -35,19 +35,28 @@ def one_by_one(seats: Sequence[Seat], batches: Sequence[Batch], shared: Shared |
 
 @final
 class Shared:
-    """One adjuster that several trainings learn together."""
+    """One adjuster that several trainings learn together.
+
+    The longest training makes a step at a time, the others theirs in between: after the longest has made t of its T
+    steps, one of S steps has made ⌊t S / T⌋. So all are equally far at any time, their epochs end together where they
+    have the same number of them, and the adjuster meets all stages of all trainings together. Its rate is the longest
+    one's.
+    """
 
     def __init__(self) -> None:
         self.first: MetaMethod | None = None
+        self._longest: Seat | None = None
+
+    def turn(self, seats: Sequence[Seat]) -> list[bool]:
+        """Which trainings make a step next."""
+        longest = max(seats, key=lambda seat: seat.steps)
+        done = _learner(longest).steps + 1
+        return [done * seat.steps // longest.steps > _learner(seat).steps for seat in seats]
 
     def tie(self, seats: Sequence[Seat]) -> None:
         """Give all trainings the parameters of the first one's adjuster, and its optimiser."""
-        if len({seat.steps for seat in seats}) > 1:
-            steps = ", ".join(sorted({f"{seat.steps:,}" for seat in seats}))
-            raise OptionError(
-                f"tasks of {steps} steps cannot learn one adjuster together: it is learned along the training, so give "
-                "tasks with the same number of samples"
-            )
+        known = [seat for seat in (self._longest, *seats) if seat is not None]
+        self._longest = max(known, key=lambda seat: seat.steps)
         for seat in seats:
             method = _learner(seat)
             if self.first is None:
@@ -64,6 +73,8 @@ class Shared:
                 found.append(learner.look_ahead(*batch))
         due = [meta.gradients for meta in found if meta is not None]
         if due:
+            assert self._longest is not None
+            _learner(self._longest).set_rate()  # each has set its own
             for parameter, gradients in zip(learners[0].parameters(), zip(*due, strict=True), strict=True):
                 parameter.grad = torch.stack(gradients).sum(dim=0) / len(due)
             learners[0].adjuster_optimizer.step()

@@ -56,6 +56,21 @@ class Stack:
         self._seats: list[Seat] = []
         self._joint: Joint | None = None
         self._engine: CapturedEngine | None = None
+        self._unlike = False  # what learns together may be too different to be one step
+
+    def turn(self, seats: Sequence[Seat]) -> list[bool]:
+        """Which trainings make a step next: all of them, unless some that learn together have fewer steps."""
+        if self._shared is None:
+            return [True] * len(seats)
+        if len({seat.steps for seat in seats}) > 1:
+            self._do_apart("they have other numbers of steps", seats[0])
+        return self._shared.turn(seats)
+
+    def _do_apart(self, reason: str, first: Seat) -> None:
+        """From now on make the steps of trainings that learn together one by one."""
+        if first.captured and not self._unlike:
+            warnings.warn(f"the tasks train without CUDA graphs ({reason})", NarlWarning, stacklevel=3)
+        self._unlike = True
 
     @property
     def count(self) -> int:
@@ -124,19 +139,19 @@ class Stack:
     def _build(self, seats: list[Seat]) -> None:
         self.check()
         first = seats[0]
-        if len({(seat.rows, seat.precision, seat.captured) for seat in seats}) > 1:
-            raise OptionError("trainings with other batch sizes, precisions or engines cannot be stacked")
         if self._shared is not None:
             self._shared.tie(seats)
         self._seats, self._joint, self._engine = seats, None, None
-        if not first.captured:
-            return
         try:
+            if len({(seat.rows, seat.precision, seat.captured) for seat in seats}) > 1:
+                raise OptionError("trainings with other batch sizes, precisions or engines cannot be stacked")
+            if not first.captured or self._unlike:
+                return
             joint = Joint(seats, self._shared)
         except OptionError as error:
             if self._shared is None:
                 raise  # each does better alone
-            warnings.warn(f"the tasks train without CUDA graphs ({error})", NarlWarning, stacklevel=3)
+            self._do_apart(str(error), first)
             return
         self._joint = joint
         self._engine = CapturedEngine(

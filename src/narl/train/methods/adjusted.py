@@ -13,7 +13,6 @@ from narl.train.methods import meta
 from narl.train.methods.base import Setting
 from narl.train.methods.spec import MethodSpec, Option
 
-_SNAPSHOTS = 3
 _DECAYS = {"running": 1e-5, "latest": 1e-4}
 
 
@@ -21,9 +20,10 @@ _DECAYS = {"running": 1e-5, "latest": 1e-4}
 class Adjusted(meta.MetaMethod):
     """Trains the classifier with an adjusted loss, and its adjuster with it.
 
-    ``snapshots`` are copies of the adjuster at one third, two thirds and the end of the training; for what has not been
-    reached yet, or never is because the training ends early, the adjuster as it is now stands in. ``start`` is a copy
-    from before the training. They are on the CPU, without the samples' running margins.
+    ``snapshots`` are copies of the adjuster, by default at one third, two thirds and the end of the training; for
+    what has not been reached yet, or never is because the training ends early, the adjuster as it is now stands in.
+    ``start`` is a copy from before the training. They are on the CPU, without the samples' running margins, and know
+    when they were taken.
 
     Args:
         setting: what there is to work with.
@@ -32,6 +32,7 @@ class Adjusted(meta.MetaMethod):
         input: what the adjuster sees of a margin; see :class:`narl.Adjuster`.
         families: the largest number of task families.
         hidden: units of the adjuster's hidden layer.
+        snapshots: how many copies are taken along the training, at even distances.
         adjuster_weight_decay: None: 1e-5 for running margins, which do not drift together, and the paper's 1e-4 for the
             latest ones, which do once wrong labels are memorised.
         options: see :class:`narl.train.methods.meta.MetaMethod`.
@@ -61,6 +62,7 @@ class Adjusted(meta.MetaMethod):
         input: str = "margin",
         families: int = 3,
         hidden: int = 100,
+        snapshots: int = 3,
         adjuster_weight_decay: float | None = None,
         **options: Any,
     ) -> None:
@@ -73,43 +75,57 @@ class Adjusted(meta.MetaMethod):
         decay = _DECAYS[margin] if adjuster_weight_decay is None else adjuster_weight_decay
         super().__init__(setting, self.adjuster, adjuster_weight_decay=decay, **options)
         self.fields = tuple(self.adjuster.spans)
-        self.start = _copy(self.adjuster)
+        self.start = _copy(self.adjuster, 0.0)
+        self._wanted = snapshots
         self._taken: tuple[Adjuster, ...] = ()
 
     def before_step(self) -> None:
         """Tell the adjuster how much of the training is done."""
         if self.adjuster.sees_progress:
-            self.adjuster.progress.fill_(min(self.steps / self.setting.total_steps, 1.0))
+            self.adjuster.progress.fill_(self._progress)
 
     def after_step(self) -> None:
         """Take a snapshot when it is due."""
-        while len(self._taken) < _SNAPSHOTS and self.steps >= self._due(len(self._taken)):
-            self._taken += (_copy(self.adjuster),)
+        while len(self._taken) < self._wanted and self.steps >= self._due(len(self._taken)):
+            self._taken += (_copy(self.adjuster, self._progress),)
 
     @property
     def snapshots(self) -> tuple[Adjuster, ...]:
-        """The adjuster at one third, two thirds and the end of the training, or as near to that as it got."""
-        return self._taken + tuple(_copy(self.adjuster) for _ in range(_SNAPSHOTS - len(self._taken)))
+        """The adjuster along the training, the last time at its end, or as near to that as it got."""
+        missing = self._wanted - len(self._taken)
+        return self._taken + tuple(_copy(self.adjuster, self._progress) for _ in range(missing))
+
+    @property
+    def _progress(self) -> float:
+        return min(self.steps / self.setting.total_steps, 1.0)
 
     def _due(self, taken: int) -> int:
-        return math.ceil((taken + 1) * self.setting.total_steps / _SNAPSHOTS)
+        return math.ceil((taken + 1) * self.setting.total_steps / self._wanted)
 
     def state_dict(self) -> dict[str, Any]:
         """What the adjuster has learned, how its optimiser stands, and the snapshots."""
-        return {**super().state_dict(), "snapshots": [dict(snapshot.state_dict()) for snapshot in self._taken]}
+        return {
+            **super().state_dict(),
+            "snapshots": [dict(snapshot.state_dict()) for snapshot in self._taken],
+            "taken": [snapshot.taken for snapshot in self._taken],
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where :meth:`state_dict` was taken."""
         super().load_state_dict(state)
         self._taken = ()
-        for learned in state["snapshots"]:
-            snapshot = _copy(self.adjuster)
+        for number, learned in enumerate(state["snapshots"]):
+            # Checkpoints of narl before snapshots knew when they were taken: when they were due.
+            known = state.get("taken", [])
+            taken = known[number] if known else self._due(number) / self.setting.total_steps
+            snapshot = _copy(self.adjuster, taken)
             snapshot.load_state_dict(learned)
             self._taken += (snapshot,)
 
 
-def _copy(adjuster: Adjuster) -> Adjuster:
+def _copy(adjuster: Adjuster, taken: float) -> Adjuster:
     snapshot = copy.deepcopy(adjuster).cpu()
+    snapshot.taken = taken
     snapshot.zero_grad(set_to_none=True)
     if snapshot.running is not None:
         snapshot.running.forget()  # a number a training sample, of no use to anybody else
@@ -148,6 +164,7 @@ def spec(loss: RobustLoss, title: str | None = None) -> MethodSpec:
             **meta.options("the adjuster", None, "; none: 1e-5 for running margins, 1e-4 for the latest"),
             "families": Option(3, "groups of classes by size, each with its own head", low=1),
             "hidden": Option(100, "hidden units of the adjuster", low=1, high=100_000),
+            "snapshots": Option(3, "copies that are kept along the training, for transfer", low=1, high=100),
         },
     )
 

@@ -18,6 +18,7 @@ from narl.bilevel.optimizers import Rule
 from narl.bilevel.rivals import rivals
 from narl.errors import CheckpointError, OptionError
 from narl.train.methods.descent import descend
+from narl.train.methods.weights import check_weights, weighed
 
 _ALONE = Processes.alone()
 
@@ -36,6 +37,7 @@ class Setting:
         num_samples: how many training samples there are; their ids are ``0 … num_samples - 1``.
         generator: where initial weights come from; on the CPU.
         processes: who trains together; each is given its own share of every batch, the clean ones included.
+        weights: how much each training sample counts, ``(num_samples,)``, one on average; None: all alike.
 
     Example:
         >>> model = nn.Linear(4, 3)
@@ -53,12 +55,15 @@ class Setting:
     num_samples: int
     generator: torch.Generator
     processes: Processes = _ALONE
+    weights: Tensor | None = None
 
     def __post_init__(self) -> None:
         """Refuse numbers that are none."""
         for name in ("total_steps", "num_samples"):
             if getattr(self, name) < 1:
                 raise OptionError(f"{name} = {getattr(self, name)} leaves nothing to train: give 1 or more")
+        if self.weights is not None:
+            check_weights(self.weights, self.num_samples)
 
     @property
     def device(self) -> torch.device:
@@ -220,10 +225,10 @@ class LossMethod(Method):
 
     @final
     def move(self) -> Move | None:
-        """What the step is; None without a :attr:`phase`."""
+        """What the step is; None without a :attr:`phase`, or with weights."""
         self.before_step()
         phase = self.phase
-        return None if phase is None else Move(phase, self.values, self.observe)
+        return None if phase is None or self.setting.weights is not None else Move(phase, self.values, self.observe)
 
     @final
     def moved(self) -> None:
@@ -265,7 +270,7 @@ class LossMethod(Method):
             self.setting.optimizer,
             x,
             y,
-            lambda logits: self.values(logits, y, ids),
+            lambda logits: weighed(self.values(logits, y, ids), self.setting.weights, ids),
             processes=self.setting.processes,
         )
         with torch.no_grad():

@@ -19,6 +19,7 @@ from narl.errors import OptionError
 from narl.train.methods.base import Method, Move, Setting
 from narl.train.methods.descent import descend
 from narl.train.methods.spec import Option
+from narl.train.methods.weights import Weighed, weighed
 
 
 def auto_every(total_steps: int) -> int:
@@ -128,7 +129,7 @@ class MetaMethod(Method):
         self._meta = MetaStep(
             setting.model,
             setting.optimizer,
-            learned,
+            learned if setting.weights is None else Weighed(learned, setting.weights),
             every=every,
             virtual=virtual,
             tangent=tangent,
@@ -200,8 +201,10 @@ class MetaMethod(Method):
 
     @final
     def move(self) -> Move | None:
-        """What the step is; None for a learned loss that is no module, or another tangent than the forward one."""
+        """What the step is; None for a learned loss that is no module, another tangent than forward, or weights."""
         if not isinstance(self._learned, nn.Module) or self._meta.tangent not in ("auto", "forward"):
+            return None
+        if self.setting.weights is not None:
             return None
         self._prepare()
         meta = self._meta if self._is_warm and self._meta.is_due else None
@@ -224,9 +227,16 @@ class MetaMethod(Method):
         self.after_step()
 
     def _prepare(self) -> None:
-        if self._follow:
-            self._follow_schedule()
+        self.set_rate()
         self.before_step()
+
+    @final
+    def set_rate(self) -> None:
+        """Set the learning rate and weight decay of what is learned, by the classifier's learning rate as it is now."""
+        share = self._share_of_rate() if self._follow else 1.0
+        for group in self._meta.adjuster_optimizer.param_groups:
+            group["lr"] = self.adjuster_lr * share
+            group["weight_decay"] = self.adjuster_weight_decay * share
 
     def before_step(self) -> None:
         """Called before each step, also one that an engine does: a place to set what graphs read from tensors."""
@@ -256,7 +266,7 @@ class MetaMethod(Method):
             self.setting.optimizer,
             x,
             y,
-            lambda logits: self._learned.loss(logits, y, ids),
+            lambda logits: weighed(self._learned.loss(logits, y, ids), self.setting.weights, ids),
             processes=self.setting.processes,
             wait=couples(self._learned),
         )
@@ -264,13 +274,11 @@ class MetaMethod(Method):
         fields, margins = observed(self._learned, logits, y, ids, self.setting.processes)
         return StepReport(loss, None, fields, margins, rivals(logits, y))
 
-    def _follow_schedule(self) -> None:
+    def _share_of_rate(self) -> float:
+        """The classifier's learning rate over the largest that it has had."""
         now = max(float(group["lr"]) for group in self.setting.optimizer.param_groups)
         self._largest_lr = max(self._largest_lr, now)
-        share = now / self._largest_lr if self._largest_lr else 1.0
-        for group in self._meta.adjuster_optimizer.param_groups:
-            group["lr"] = self.adjuster_lr * share
-            group["weight_decay"] = self.adjuster_weight_decay * share
+        return now / self._largest_lr if self._largest_lr else 1.0
 
 
 def _alike(learned: nn.Module) -> list[object]:

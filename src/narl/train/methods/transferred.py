@@ -9,6 +9,7 @@ from typing import Any, TypeAlias, final
 from torch import Tensor
 
 from narl.adjuster import AdjustedLoss, Adjuster
+from narl.adjuster.pretrained import open_pack
 from narl.bilevel.step import observed
 from narl.errors import OptionError
 from narl.losses import RobustLoss
@@ -25,8 +26,9 @@ class Transferred(LossMethod):
     Args:
         setting: what there is to work with.
         loss: name of the loss that the adjusters adjust.
-        adjusters: an adjuster, or its snapshots in order, each of which serves its share of the training; adjusters
-            or their files.
+        adjusters: an adjuster, or its snapshots, each of which serves a part of the training; adjusters or their files.
+        serves: see :class:`narl.AdjustedLoss`.
+        margin: see :class:`narl.AdjustedLoss`.
 
     Example:
         >>> import torch
@@ -41,7 +43,15 @@ class Transferred(LossMethod):
 
     distributed = True
 
-    def __init__(self, setting: Setting, loss: str, adjusters: Given | Sequence[Given] | None) -> None:
+    def __init__(
+        self,
+        setting: Setting,
+        loss: str,
+        adjusters: Given | Sequence[Given] | None,
+        *,
+        serves: str = "from",
+        margin: str | None = None,
+    ) -> None:
         super().__init__(setting)
         listed: Any = adjusters if isinstance(adjusters, (list, tuple)) else [adjusters]
         if adjusters is None or not listed:
@@ -49,8 +59,13 @@ class Transferred(LossMethod):
                 f"an adjuster of {loss!r} is needed and none is given: pass adjusters=, those that an adjusted "
                 "training has learned, or their files"
             )
-        learned = [Adjuster.load(given) if isinstance(given, (str, os.PathLike)) else given for given in listed]
-        self.criterion = AdjustedLoss(learned, setting.class_counts, reduction="none").to(setting.device)
+        learned = [
+            snapshot
+            for given in listed
+            for snapshot in (open_pack(given).snapshots if isinstance(given, (str, os.PathLike)) else [given])
+        ]
+        criterion = AdjustedLoss(learned, setting.class_counts, reduction="none", serves=serves, margin=margin)
+        self.criterion = criterion.to(setting.device)
         first = self.criterion.at(0.0)
         if first.running is not None:
             first.running.reserve(setting.num_samples)
@@ -112,8 +127,10 @@ def spec(loss: RobustLoss, title: str | None = None) -> MethodSpec:
         Its specification.
     """
 
-    def make(setting: Setting, adjusters: Given | Sequence[Given] | None) -> Transferred:
-        return Transferred(setting, loss.name, adjusters)
+    def make(
+        setting: Setting, adjusters: Given | Sequence[Given] | None, serves: str, margin: str | None
+    ) -> Transferred:
+        return Transferred(setting, loss.name, adjusters, serves=serves, margin=margin)
 
     return MethodSpec(
         name=f"T-{title or loss.title}",
@@ -121,5 +138,17 @@ def spec(loss: RobustLoss, title: str | None = None) -> MethodSpec:
         description=f"{loss.title} loss, hyperparameters for every sample by an adjuster learned elsewhere",
         needs_adjuster=True,
         loss=loss.name,
-        options={"adjusters": Option(None, "the adjuster, or its snapshots in order: adjusters or their files")},
+        options={
+            "adjusters": Option(None, "the adjuster, or its snapshots in order: adjusters or their files"),
+            "serves": Option(
+                "from",
+                "a snapshot serves from the time on at which it was taken, or until then, as in the paper",
+                choices=("from", "until"),
+            ),
+            "margin": Option(
+                None,
+                "what the adjuster sees: running or latest margins; none: as it was learned",
+                choices=("running", "latest"),
+            ),
+        },
     )

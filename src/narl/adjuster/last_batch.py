@@ -1,0 +1,81 @@
+"""What a criterion made of its latest batch: which labels it holds for wrong."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import final
+
+import torch
+from torch import Tensor
+
+from narl.adjuster.margins import margin
+from narl.checks import at_least_float32
+from narl.losses import RobustLoss
+
+
+@final
+class LastBatch:
+    r"""What a criterion made of the batch that it saw last. Nothing here has a graph.
+
+    Margins and suspicion are worked out when they are first read, so a training that never reads them does not pay.
+
+    **Suspicion.** Cross entropy with a target t has the gradient :math:`p - t`, so every loss pulls like cross entropy
+    with some target: :math:`t = p - \partial\ell / \partial z`. All losses here are functions of :math:`\log p_y`, and
+    for them it is a mixture of the label and the classifier's own prediction,
+
+    .. math:: t = w\, e_y + (1 - w)\, p, \qquad w = \frac{\mathrm{d}\ell}{\mathrm{d}(-\log p_y)}
+
+    with :math:`w = p_y^q` for GCE, :math:`\gamma_1 - a \gamma_2 p_y` for SL, :math:`(1 + \log p_y /
+    \lambda)_+^{1/(d-1)}` for PolySoft and :math:`p_y\,(1 - \log(m_y / p_y) / \log \pi_2)` for JS. The suspicion is the
+    probability that this target gives to the other classes: what the loss has moved away from the label,
+
+    .. math:: s = 1 - t_y = (1 - w)_+ (1 - p_y)
+
+    It is 0 for cross entropy, which believes every label, and for a sample that fits its label whatever its
+    hyperparameters; it is 1 where the loss leaves the sample to the classifier (w = 0) and the classifier rules the
+    label out. A loss that pulls harder than cross entropy (SL, w > 1) doubts nothing. Probability targets y have
+    :math:`s = (1 - w)_+ \frac12 \lVert p - y \rVert_1`, with w the part of cross entropy's gradient :math:`p - y` that
+    is in the loss's; for one-hot rows that is the same. It tells of the present: a wrong label that the classifier has
+    memorised fits, and is not suspected any more.
+
+    Args:
+        loss: the loss that was adjusted.
+        logits: ``(N, c)``.
+        targets: class indices ``(N,)`` or probabilities ``(N, c)``.
+        hyperparameters: one ``(N,)`` tensor a hyperparameter, by name.
+
+    Example:
+        >>> from narl import losses
+        >>> logits, q = torch.tensor([[9.0, 0.0], [9.0, 0.0], [9.0, 0.0]]), torch.tensor([1.0, 1.0, 0.01])
+        >>> last = LastBatch(losses.get("gce"), logits, torch.tensor([0, 1, 1]), {"q": q})
+        >>> last.margins
+        tensor([ 9., -9., -9.])
+        >>> last.suspicion.round(decimals=4)  # it fits; it does not; it does not, but q says to believe it
+        tensor([0.0000, 0.9998, 0.0861])
+    """
+
+    def __init__(self, loss: RobustLoss, logits: Tensor, targets: Tensor, hyperparameters: dict[str, Tensor]) -> None:
+        self.hyperparameters = hyperparameters
+        self._loss, self._logits, self._targets = loss, logits, targets
+
+    @cached_property
+    def margins(self) -> Tensor:
+        """How far each label's logit stands above the largest other one, ``(N,)``."""
+        return margin(self._logits, self._targets)
+
+    @cached_property
+    def suspicion(self) -> Tensor:
+        """How strongly each sample is held for mislabelled, from 0 to 1, ``(N,)``."""
+        with torch.inference_mode(False), torch.enable_grad():  # clones: what inference mode has made has no gradient
+            leaf = at_least_float32(self._logits).clone().requires_grad_()
+            targets = self._targets.clone()
+            hyperparameters = {name: values.clone() for name, values in self.hyperparameters.items()}
+            values = self._loss(leaf, targets, **hyperparameters)
+            (pull,) = torch.autograd.grad(values.sum(), leaf)
+        p = leaf.detach().softmax(dim=1)
+        if targets.dim() == 1:
+            targets = torch.zeros_like(p).scatter_(1, targets.long().unsqueeze(1), 1.0)
+        misfit = p - targets.to(p.dtype)  # cross entropy's pull
+        size = misfit.square().sum(dim=1).clamp(min=torch.finfo(p.dtype).tiny)
+        kept = (pull * misfit).sum(dim=1) / size
+        return ((1 - kept).clamp(0, 1) * misfit.abs().sum(dim=1) / 2).clamp(0, 1)

@@ -1,0 +1,243 @@
+"""Adjusters to ship: a file with a name, a version and a checksum, its model card, and figures of it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from narl._version import __version__
+from narl.adjuster import packs
+from narl.adjuster.packs import Pack
+from narl.adjuster.pretrained import SUMS
+from narl.atomic import replacing
+from narl.bench import comparison, protocols
+from narl.bench.figures import figure6, figure7, save
+from narl.bench.figures.drawing import folder_for, style
+from narl.bench.runs import Run
+from narl.bench.tables import Table, model_title
+from narl.bench.verdicts import Row, fixed_form
+from narl.errors import OptionError, ResultsError
+from narl.losses import get
+
+_CARD = Template("""\
+# $name
+
+An adjuster of the $title loss: it gives every sample $hyperparameters of its own. narl's drop-in criterion for data
+without any clean sample uses it:
+
+```python
+criterion = narl.AdjustedLoss.pretrained("$name", class_counts, total_steps=epochs * len(loader))
+```
+
+| | |
+|---|---|
+| version | $version |
+| file | `$name.safetensors`, $size bytes |
+| SHA-256 | `$checksum` |
+| sees | $input |
+| snapshots | $snapshots |
+| learned from | $trained_on |
+| classifiers | $classifiers |
+| clean samples | $clean |
+| seed | $seed |
+| options | $options |
+| made with | narl $narl, torch $torch, $device |
+| licence | Apache-2.0, as narl |
+
+## How it was learned
+
+$count classifiers were trained side by side, one for each task, with one adjuster. In a meta iteration each task says
+by its own batch and clean samples where the adjuster should go, and it moves by the mean. The noise of a task and its
+clean set are those of the seed. What it was before the training and along it is kept: on other data each snapshot
+serves from the time on at which it was taken.
+
+$learned
+
+## On data that it has not seen
+
+$transferred
+
+## Where it fails
+
+$failures
+
+An adjuster sees margins, not samples. Labels that are wrong for a reason that the classifier can learn, such as those
+of simple rules, get high margins and are believed. Once a classifier has learned wrong labels by heart, their margins
+are those of right ones. With some clean samples at hand, `narl train DATA --clean CHECKED` learns an adjuster for the
+data itself.
+$figures""")
+
+
+def release(pack: Pack, version: str, runs: Sequence[Run], out: Path, figures: Path | None) -> list[Path]:
+    """Make a release of what a row of trainings has learned.
+
+    Args:
+        pack: what :func:`narl.bench.adjusters.collect` wrote.
+        version: of the release: ``"1"``, ``"1.1"``.
+        runs: finished trainings, those of the row among them; of the table ``transfer`` those that there are.
+        out: folder for the file, its card and the list of checksums; made if it is missing.
+        figures: folder for figures 6 and 7 of it; None: none are drawn.
+
+    Returns:
+        What was written.
+
+    Raises:
+        ResultsError: the row's trainings are not among the runs.
+    """
+    if not re.fullmatch(r"[0-9]+(\.[0-9]+)*", version):
+        raise OptionError(f"version = {version!r} is none: give numbers with dots between, such as 1 or 1.1")
+    row = _row(pack, runs)
+    name = f"{pack.loss}-{version}"
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / f"{name}.safetensors"
+    packs.write(path, replace(pack, name=name, version=version))
+    written = [path]
+    drawn = [] if figures is None else _draw(row, name, figures)
+    card = _card(pack, row, runs, path, name, version, drawn)
+    for target, text in ((out / f"{name}.md", card), (out / SUMS, _sums(out))):
+        with replacing(target) as file:
+            file.write(text.encode())
+        written.append(target)
+    return [*written, *drawn]
+
+
+def _row(pack: Pack, runs: Sequence[Run]) -> list[Run]:
+    """The trainings that the pack says it comes from."""
+    by_slug = {run.cell.slug: run for run in runs}
+    wanted = pack.about.get("cells", [])
+    missing = [slug for slug in wanted if slug not in by_slug]
+    if missing or not wanted:
+        raise ResultsError(
+            f"there is no result of {missing[0]}, which the adjuster was learned from: name the folder with --results"
+            if missing
+            else "this file does not say which trainings it was learned from: give one that narl bench adjusters wrote"
+        )
+    return [by_slug[slug] for slug in wanted]
+
+
+def _sums(out: Path) -> str:
+    """A line for each file, as ``sha256sum`` writes and checks them."""
+    return "".join(f"{packs.sha256(path)}  {path.name}\n" for path in sorted(out.glob("*.safetensors")))
+
+
+def _draw(row: Sequence[Run], name: str, folder: Path) -> list[Path]:
+    folder_for(folder)
+    shown = min(row, key=lambda run: (run.cell.task.noise != "symmetric", abs((run.cell.task.rate or 0) - 0.4)))
+    parted = max(row, key=_spread)
+    written = []
+    for number, draw, run in ((6, figure6.of_run, shown), (7, figure7.of_run, parted)):
+        with style():
+            drawing = draw(run)
+        save(drawing, folder / f"{name}-figure{number}.svg")
+        written.append(folder / f"{name}-figure{number}.svg")
+    return written
+
+
+def _spread(run: Run) -> float:
+    """How much the families differ in size: where they do, the figure shows them apart."""
+    centres = run.adjuster.get("centres") or [1.0]
+    return float(max(centres) / max(min(centres), 1e-9))
+
+
+def _card(
+    pack: Pack, row: Sequence[Run], runs: Sequence[Run], path: Path, name: str, version: str, drawn: Sequence[Path]
+) -> str:
+    first, loss = row[0], get(pack.loss)
+    transferred = [row for row in comparison.rows(protocols.TRANSFER, runs, variants=True) if row["seeds"]]
+    own = [row for row in transferred if row["method"] == f"T-{loss.title}"]
+    taken = ", ".join("?" if one.taken is None else f"{one.taken:.2f}" for one in pack.snapshots)
+    settings, where = first.settings, first.environment
+    return _CARD.substitute(
+        name=name,
+        title=loss.title,
+        hyperparameters=" and ".join(h.name for h in loss.hyperparameters),
+        version=version,
+        size=f"{path.stat().st_size:,}",
+        checksum=packs.sha256(path),
+        input=pack.input,
+        snapshots=f"{len(pack.snapshots)}, at {taken} of the training",
+        trained_on=pack.trained_on,
+        classifiers=f"{model_title(first.cell.model)}, {settings['epochs']} epochs, {settings['optimizer']}, learning "
+        f"rate {settings['learning_rate']:g}, batch {settings['batch_size']}",
+        clean=f"{settings['clean_samples']:,} a task",
+        seed=first.cell.seed,
+        options=", ".join(f"{key} = {value}" for key, value in settings["options"].items()),
+        narl=where.get("narl", __version__),
+        torch=where.get("torch", "?"),
+        device=where.get("device", "?"),
+        count=len(row),
+        learned=_learned(row).markdown(),
+        transferred=_beside(own, transferred).markdown() if own else "Not measured yet.",
+        failures=_failures(own, transferred),
+        figures="".join(f"\n![Figure {one.stem[-1]} of it]({os.path.relpath(one, path.parent)})\n" for one in drawn),
+    )
+
+
+def _learned(row: Sequence[Run]) -> Table:
+    lines = tuple(
+        (
+            str(run.cell.task),
+            f"{100 * run.last5:.1f}",
+            *_means(run),
+            "–" if not run.auroc else f"{run.auroc['last']:.3f}",
+        )
+        for run in row
+    )
+    names = [name for name in row[0].samples if name != "margin"]
+    heading = ("task", "test accuracy, %", *(f"{name}, {who}" for name in names for who in ("right", "wrong")), "AUROC")
+    note = (
+        "Means over samples with right and with wrong labels at the end; AUROC of low margins finding the wrong ones."
+    )
+    return Table("The classifiers that it was learned with", heading, lines, (note,))
+
+
+def _means(run: Run) -> list[str]:
+    found: list[Any] = [
+        values[f"{who}_mean"] for name, values in run.samples.items() if name != "margin" for who in ("right", "wrong")
+    ]
+    return ["–" if value is None else f"{value:.2f}" for value in found]
+
+
+def _beside(own: Sequence[Row], everything: Sequence[Row]) -> Table:
+    by_place = {(*_place(row), row["method"]): row for row in everything}
+    fixed = str(fixed_form(own[0]["method"]))
+    others = ("CE", fixed, f"{fixed}, tuned")
+    lines = tuple(
+        (_task(row), *(_number(by_place.get((*_place(row), method))) for method in others), _number(row)) for row in own
+    )
+    note = "Test accuracy, %, mean of the last five epochs ± standard deviation over seeds (narl bench show transfer)."
+    return Table("Transferred", ("task", *others, own[0]["method"]), lines, (note,))
+
+
+def _failures(own: Sequence[Row], everything: Sequence[Row]) -> str:
+    """Where it is behind cross entropy or its fixed form, in words."""
+    by_place = {(*_place(row), row["method"]): row for row in everything}
+    found = []
+    for row in own:
+        for method in ("CE", str(fixed_form(row["method"]))):
+            other = by_place.get((*_place(row), method))
+            if other is not None and other["last5_mean"] > row["last5_mean"]:
+                gap = other["last5_mean"] - row["last5_mean"]
+                found.append(f"- {_task(row)}: {gap:.1f} points behind {method}.")
+    if not own:
+        return "Nothing has been measured on other data yet."
+    return "\n".join(found) or "In none of the cells above is it behind cross entropy or its fixed form."
+
+
+def _place(row: Row) -> tuple[Any, ...]:
+    return tuple(row[name] for name in ("dataset", "noise", "rate", "schedule", "model"))
+
+
+def _task(row: Row) -> str:
+    return " ".join([row["dataset"], row["noise"], *([] if row["rate"] is None else [f"{row['rate']:g}"])])
+
+
+def _number(row: Row | None) -> str:
+    if row is None:
+        return "–"
+    return f"{row['last5_mean']:.1f}" + ("" if row["last5_std"] is None else f" ± {row['last5_std']:.1f}")

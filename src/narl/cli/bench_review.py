@@ -1,0 +1,84 @@
+"""``narl bench review``: what a simulated reviewer's answers are worth."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from narl.cli import options as shared
+from narl.cli.bench_audit import AtOnce, Data, Device, DryRun, Labels, Results, Seeds, Stack, Tasks, Work, cells_of
+from narl.cli.bench_run import check, sources, train
+from narl.errors import OptionError
+
+_WHAT = "What"
+FOLDER = "review"
+
+
+def review(
+    data: Data,
+    labels: Labels = None,
+    orders: Annotated[
+        str,
+        typer.Option(help="Which samples are asked about: orders of narl review, and random.", rich_help_panel=_WHAT),
+    ] = "informative,random",
+    counts: Annotated[str, typer.Option(help="Numbers of answers.", rich_help_panel=_WHAT)] = "100,300,1000",
+    seeds: Seeds = 1,
+    tasks: Tasks = None,
+    results: Results = Path("results"),
+    work: Work = Path("bench-runs"),
+    device: Device = "auto",
+    at_once: AtOnce = None,
+    stack: Stack = 1,
+    dry_run: DryRun = False,
+) -> None:
+    """Measure what a person's answers are worth: accuracy by how many samples were reviewed, and which.
+
+    A reviewer who knows the true labels, and errs in 2 %, answers what narl review would ask about a run, or samples
+    drawn at random; the next run learns from the answers. Trains what has no result yet. Look at the results with:
+    narl bench show review
+
+    narl bench review --data TREC=trec.npz --seeds 3
+    """
+    from narl.bench import grid, reviewing, runs
+    from narl.bench.cells import Cell
+    from narl.bench.protocols import Protocol
+    from narl.bench.work import Place
+
+    place = Place(sources(data), work.resolve(), (results / FOLDER).resolve(), labels, device=device)
+    first_place = replace(place, results=place.work / "reviewed")  # kept with its run, which the answers are about
+    found = cells_of(reviewing.ALL, place, seeds=seeds, tasks=shared.names(tasks))
+    firsts = {cell: table for cell, table in found.items() if cell.method == reviewing.FIRST}
+    needed: dict[Cell, Protocol] = {}
+    missing: dict[Cell, Protocol] = {}
+    for first, table in firsts.items():
+        after = reviewing.cells_after(first, shared.names(orders), _numbers(counts))
+        own = grid.sort(after, table, place).missing
+        missing |= dict.fromkeys(own, table)
+        if (own or not first.result(place.results).exists()) and not first.result(first_place.results).exists():
+            needed[first] = table
+    print(f"{len(needed) + len(missing)} trainings are missing")
+    for cell in (*needed, *missing):
+        print(f"  {cell.task}, {cell.label}, seed {cell.seed}")
+    if dry_run or not (needed or missing):
+        return
+    check(place)
+    if needed:
+        train(needed, first_place, at_once, stack)
+    for first in firsts:
+        if (made := first.result(first_place.results)).exists() and not first.result(place.results).exists():
+            runs.read_file(made).write(place.results)
+    if missing:
+        train(missing, place, at_once, stack)
+
+
+def _numbers(counts: str) -> list[int]:
+    try:
+        found = [int(one) for one in counts.split(",")]
+    except ValueError:
+        found = []
+    if not found or min(found) < 1:
+        raise OptionError(f"--counts {counts} are no numbers of answers: give some, such as 100,300,1000")
+    return found

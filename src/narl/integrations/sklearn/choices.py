@@ -1,0 +1,188 @@
+"""What the classifier does where nobody said: the method, and how long it trains."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from numbers import Integral, Real
+from typing import Any
+
+import torch
+
+from narl import losses
+from narl.adjuster import Adjuster
+from narl.data.encoder import Encoder
+from narl.errors import OptionError, nearest
+from narl.integrations.sklearn.sparse import SparseEncoder
+from narl.train import methods
+from narl.train.adjusters import load_adjusters, without_clean
+from narl.train.batches import steps_per_epoch
+from narl.train.defaults import Recipe, decide
+from narl.train.environment import usable_device
+from narl.train.settings import Settings
+
+_FEWEST_STEPS, _MOST_EPOCHS = 600, 200
+_A_META_STEP = 600
+
+
+def methods_of(loss: str, adjuster: Any, *, clean: bool) -> list[tuple[str, dict[str, Any]]]:
+    """The methods that come into question, and the options that come with each.
+
+    Args:
+        loss: name of a robust loss.
+        adjuster: ``"auto"``, ``"learned"``, None, or one that was learned elsewhere: an adjuster, its snapshots, files,
+            a run, the name of a shipped one.
+        clean: whether there are clean samples to learn from.
+
+    Returns:
+        One, or two for the clean samples to choose from.
+
+    Example:
+        >>> [name for name, options in methods_of("gce", "learned", clean=True)]
+        ['A-GCE']
+        >>> [name for name, options in methods_of("mae", "auto", clean=True)]
+        ['MAE']
+    """
+    adjustable = bool(losses.get(loss).hyperparameters)
+    if adjuster is None:
+        return [(methods.get(loss).name, {})]
+    if isinstance(adjuster, str) and adjuster in ("auto", "learned"):
+        learned: list[tuple[str, dict[str, Any]]] = (
+            [(methods.get(f"A-{loss}").name, {})] if clean and adjustable else []
+        )
+        if adjuster == "learned":
+            if not learned:
+                reason = "there is no clean set: give fit(X, y, clean=(X_checked, y_checked))"
+                raise OptionError(
+                    f"no adjuster can be learned: {reason if adjustable else f'{loss} has nothing to adjust'}"
+                )
+            return learned
+        name, shipped = without_clean(loss)
+        given = {} if shipped is None else {"adjusters": load_adjusters([shipped])}
+        return [(methods.get(name).name, given), *learned]
+    if not adjustable:
+        raise OptionError(f"the loss {loss!r} has no hyperparameters to adjust: leave adjuster out, or choose another")
+    given_ones: Sequence[Any] = adjuster if isinstance(adjuster, (list, tuple)) else [adjuster]
+    if all(isinstance(one, (str, os.PathLike)) for one in given_ones):
+        given_ones = load_adjusters([os.fspath(one) for one in given_ones])
+    if not given_ones or not all(isinstance(one, Adjuster) for one in given_ones):
+        raise OptionError(
+            f"adjuster is a {type(adjuster).__name__}: give 'auto', 'learned', None, a narl.Adjuster or its snapshots, "
+            "or files"
+        )
+    return [(methods.get(f"T-{loss}").name, {"adjusters": list(given_ones)})]
+
+
+def check_options(given: Mapping[str, Any] | None, candidates: Sequence[str]) -> None:
+    """Refuse options that no method in question has.
+
+    Example:
+        >>> check_options({"qq": 0.5}, ["GCE"])
+        Traceback (most recent call last):
+        narl.errors.OptionError: no option 'qq': did you mean 'q'? Known: q
+    """
+    known = {option for method in candidates for option in methods.get(method).options}
+    for name in given or {}:
+        if name not in known:
+            raise OptionError(f"no option {name!r}: {nearest(name, known) if known else 'the method has none'}")
+
+
+def reporter(method: str, epochs: int) -> Callable[[Mapping[str, Any]], None]:
+    """What writes a line an epoch to standard error, as ``narl train`` does."""
+
+    def report(record: Mapping[str, Any]) -> None:
+        parts = [f"{method}  epoch {record['epoch']}/{epochs}  loss {record['loss']:.3f}"]
+        if record["meta_loss"] is not None:
+            parts.append(f"meta {record['meta_loss']:.3f}")
+        if "heldout_accuracy" in record:
+            parts.append(f"held out {record['heldout_accuracy']:.1%}")
+        sys.stderr.write("  ".join(parts) + "\n")
+
+    return report
+
+
+def options_of(
+    method: str,
+    own: Mapping[str, Any],
+    given: Mapping[str, Any] | None,
+    *,
+    steps: int | None,
+) -> dict[str, Any]:
+    """All options of a method.
+
+    Args:
+        method: its name.
+        own: those that come with it.
+        given: by the user, for whichever method has them.
+        steps: of the training; None: samples pass by once, and nobody knows how many.
+
+    Example:
+        >>> options_of("GCE", {}, {"q": 0.5, "every": 2}, steps=600)
+        {'q': 0.5}
+    """
+    spec = methods.get(method)
+    found = dict(own)
+    if spec.needs_clean and steps is None and "margin" in spec.options:
+        found["margin"] = "latest"  # no sample comes twice
+    if spec.needs_clean and "every" in spec.options:
+        # A small network's meta iteration takes eight plain steps; every fifth was as good in runs of thousands.
+        found["every"] = min(max(round((steps or 0) / _A_META_STEP), 1), 5)
+    return found | {name: value for name, value in (given or {}).items() if name in spec.options}
+
+
+def recipe_of(estimator: Any, encoder: Encoder, method: str, samples: int) -> Recipe:
+    """How to train: what the estimator's parameters say, and narl's defaults for such data.
+
+    Small data get more epochs than ``narl train`` gives them, until there are 600 steps: an estimator is fitted on a
+    hundred rows as well.
+    """
+    _check(estimator)
+    kind = "text" if isinstance(encoder, SparseEncoder) else encoder.kind
+    asked = Settings(
+        data="X",
+        method=method,
+        epochs=None if estimator.max_iter is None else int(estimator.max_iter),
+        batch_size=None if estimator.batch_size is None else int(estimator.batch_size),
+        optimizer=estimator.optimizer,
+        learning_rate=None if estimator.learning_rate is None else float(estimator.learning_rate),
+        weight_decay=None if estimator.weight_decay is None else float(estimator.weight_decay),
+        augment=estimator.augment,
+    )
+    recipe = decide(
+        asked,
+        kind=kind,
+        samples=samples,
+        channels=encoder.shape.get("in_channels", 0),
+        device=usable_device(estimator.device),
+        threads=torch.get_num_threads(),
+    )
+    recipe = replace(recipe, batch_size=min(recipe.batch_size, max(samples, 1)))
+    if estimator.max_iter is None:
+        enough = math.ceil(_FEWEST_STEPS / steps_per_epoch(samples, recipe.batch_size))
+        recipe = replace(recipe, epochs=max(recipe.epochs, min(enough, _MOST_EPOCHS)))
+    # Wide sparse rows are large matrix products, which several threads share well.
+    return replace(recipe, threads=torch.get_num_threads()) if isinstance(encoder, SparseEncoder) else recipe
+
+
+def _check(estimator: Any) -> None:
+    """Refuse parameters that make no sense, by the names that the user knows them by."""
+    for name, least in {"max_iter": 1, "batch_size": 2, "n_iter_no_change": 1}.items():
+        value = getattr(estimator, name)
+        whole = isinstance(value, Integral) and not isinstance(value, bool)
+        if value is not None and not (whole and int(value) >= least):
+            raise OptionError(f"{name} = {value!r} makes no sense: give a whole number of at least {least}")
+    for name, positive in {"learning_rate": True, "weight_decay": False}.items():
+        value = getattr(estimator, name)
+        number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+        if value is not None and not (number and (value > 0 or (value == 0 and not positive))):
+            raise OptionError(
+                f"{name} = {value!r} makes no sense: give a number {'above' if positive else 'of at least'} 0"
+            )
+    share = estimator.validation_fraction
+    if not isinstance(share, Real) or not 0 < float(share) < 1:
+        raise OptionError(
+            f"validation_fraction = {share!r} is no share of the clean set: give a number between 0 and 1"
+        )

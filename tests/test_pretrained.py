@@ -1,0 +1,457 @@
+"""Adjusters that were learned before: snapshots that know when they were taken, packs, releases, the hub."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import pickle
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+import narl
+from command_line import done, refused
+from made_up_runs import made_up
+from narl import AdjustedLoss, Adjuster
+from narl.adjuster import packs, pretrained
+from narl.adjuster.packs import Pack
+from narl.adjuster.turns import in_turn
+from narl.bench import adjusters as learning
+from narl.bench import protocols, releases
+from narl.bench.runs import Run
+from narl.errors import AdjusterFileError, MissingExtraError, OptionError, ResultsError, UnknownNameError
+from narl.train import adjusters, defaults
+from narl.train.settings import Settings
+from small_grid import points
+
+LOGITS, LABELS = torch.tensor([[2.0, 0.0, 0.0], [2.0, 0.0, 0.0]]), torch.tensor([0, 2])
+
+
+def snapshot(taken: float | None, q: float = 0.5, **options: Any) -> Adjuster:
+    """One that gives every sample the same q."""
+    made = Adjuster("gce", [5, 5], generator=torch.Generator().manual_seed(0), **options)
+    low, high = made.spans["q"]
+    share = (q - low) / (high - low)
+    with torch.no_grad():
+        made.heads.bias.fill_(float(torch.logit(torch.tensor(share))))
+    made.taken = taken
+    return made
+
+
+def along(count: int = 3, **options: Any) -> list[Adjuster]:
+    """Snapshots of before a training and along it, told apart by their q: 0.1, 0.2, …, at most 0.9."""
+    return [snapshot(number / count, min(0.1 * (number + 1), 0.9), **options) for number in range(count + 1)]
+
+
+@pytest.fixture
+def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What narl ships is in a folder of the test's own."""
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    monkeypatch.setattr(pretrained, "WEIGHTS", folder)
+    return folder
+
+
+def ship(folder: Path, name: str = "gce-1", snapshots: list[Adjuster] | None = None) -> Path:
+    path = folder / f"{name}.safetensors"
+    loss, _, version = name.rpartition("-")
+    own = snapshots or along()
+    assert own[0].robust_loss.name == loss
+    packs.write(path, Pack(tuple(own), name, version, "nine tasks"))
+    path.with_suffix(".md").write_text("# A card\n")
+    (folder / pretrained.SUMS).write_text(releases._sums(folder))
+    return path
+
+
+def q_at(criterion: AdjustedLoss, progress: float) -> float:
+    criterion(LOGITS, LABELS, progress=progress)
+    return round(float(criterion.last.hyperparameters["q"][0]), 4)
+
+
+# Snapshots that know when they were taken
+
+
+def test_each_serves_from_the_time_on_at_which_it_was_taken() -> None:
+    criterion = AdjustedLoss(along(), [5, 5, 5])
+    assert [q_at(criterion, at) for at in (0, 0.3, 0.34, 0.66, 0.67, 1)] == [0.1, 0.1, 0.2, 0.2, 0.3, 0.3]
+    assert len(criterion.snapshots) == 3, "the one of the end never serves"
+
+
+def test_as_in_the_paper_each_serves_until_then() -> None:
+    criterion = AdjustedLoss(along(), [5, 5, 5], serves="until")
+    assert [q_at(criterion, at) for at in (0, 0.3, 0.34, 0.66, 0.67, 1)] == [0.2, 0.2, 0.3, 0.3, 0.4, 0.4]
+
+
+@given(
+    st.lists(st.floats(0, 1), min_size=1, max_size=7),
+    st.sampled_from(["from", "until"]),
+    st.floats(0, 1, exclude_max=True),
+)
+def test_some_snapshot_serves_at_any_time(times: list[float], serves: str, progress: float) -> None:
+    snapshots = [snapshot(taken) for taken in times]
+    begins, serving = in_turn(snapshots, serves)
+    assert begins[0] == 0
+    assert begins == sorted(set(begins))
+    assert len(begins) == len(serving)
+    served = serving[sum(begin <= progress for begin in begins) - 1].taken
+    assert served is not None
+    earlier, later = [t for t in times if t <= progress], [t for t in times if t > progress]
+    if serves == "from":
+        assert served == (max(earlier) if earlier else min(times))
+    else:
+        assert served == (min(later) if later else max(times))
+
+
+def test_order_does_not_matter_and_a_mixture_is_refused() -> None:
+    shuffled = [along()[number] for number in (2, 0, 3, 1)]
+    assert q_at(AdjustedLoss(shuffled, [5, 5, 5]), 0.5) == 0.2
+    with pytest.raises(OptionError, match="some snapshots know when they were taken and some do not"):
+        AdjustedLoss([snapshot(0.5), snapshot(None)], [5, 5])
+    with pytest.raises(OptionError, match="serves = 'before' is unknown"):
+        AdjustedLoss(along(), [5, 5], serves="before")
+
+
+@pytest.mark.parametrize("taken", [None, 0.0, 1 / 3, 1.0])
+def test_a_file_keeps_when_it_was_taken(tmp_path: Path, taken: float | None) -> None:
+    snapshot(taken).save(tmp_path / "a.safetensors")
+    assert Adjuster.load(tmp_path / "a.safetensors").taken == taken
+
+
+@pytest.mark.parametrize("taken", [-0.1, 1.5, "soon", True])
+def test_a_time_that_is_none(tmp_path: Path, taken: Any) -> None:
+    made = snapshot(0.5)
+    made.taken = taken
+    made.save(tmp_path / "a.safetensors")
+    with pytest.raises(AdjusterFileError, match="nonsense in its header"):
+        Adjuster.load(tmp_path / "a.safetensors")
+
+
+def test_runs_of_before_snapshots_knew_it(tmp_path: Path) -> None:
+    for number in range(4):
+        snapshot(None, 0.1 * (number + 1)).save(tmp_path / f"adjuster-{number}.safetensors")
+    found = adjusters.load_adjusters([str(tmp_path)])
+    assert [one.taken for one in found] == pytest.approx([0, 1 / 3, 2 / 3, 1])
+    (tmp_path / "adjuster-0.safetensors").unlink()
+    assert [one.taken for one in adjusters.load_adjusters([str(tmp_path)])] == [None] * 3, "by position"
+
+
+def test_more_than_ten_snapshots_stay_in_order(tmp_path: Path) -> None:
+    adjusters.save_adjusters(along(12), tmp_path)
+    assert [one.taken for one in adjusters.load_adjusters([str(tmp_path)])] == [number / 12 for number in range(13)]
+    adjusters.keep_adjusters(along(12), tmp_path)
+    (kept,) = adjusters.kept_adjusters(tmp_path)
+    assert adjusters.digest_of([kept]) == adjusters.digest_of([str(tmp_path)]), "however they are kept"
+
+
+# The margin
+
+
+def test_without_ids_it_is_the_latest_margin(tmp_path: Path) -> None:
+    packs.write(tmp_path / "gce.safetensors", Pack(tuple(along(margin="running"))))
+    criterion = AdjustedLoss.pretrained(tmp_path / "gce.safetensors", [5, 5, 5], total_steps=9)
+    assert float(criterion(LOGITS, LABELS)) > 0
+    with_ids = AdjustedLoss.pretrained(tmp_path / "gce.safetensors", [5, 5, 5], 9, margin=None)
+    with pytest.raises(narl.NarlError, match="pass ids="):
+        with_ids(LOGITS, LABELS)
+    with_ids(LOGITS, LABELS, ids=torch.arange(2))
+    assert with_ids.at(0).running is with_ids.at(1).running is not None
+    added = AdjustedLoss(along(), [5, 5, 5], margin="running")
+    added(LOGITS, LABELS, progress=0.0, ids=torch.arange(2))
+    running = added.at(1).running
+    assert running is not None
+    assert running.table.tolist() == [2.0, -2.0]
+    with pytest.raises(OptionError, match="margin = 'mean' is unknown"):
+        AdjustedLoss(along(), [5, 5], margin="mean")
+
+
+# Packs
+
+
+def test_a_pack_is_what_was_packed(tmp_path: Path) -> None:
+    pack = Pack(tuple(along(4, input="scaled+progress")), "gce-1", "1", "digits", {"cells": ["a/b"]})
+    packs.write(tmp_path / "gce.safetensors", pack)
+    again = packs.read(tmp_path / "gce.safetensors")
+    assert (again.name, again.version, again.trained_on, again.about) == ("gce-1", "1", "digits", {"cells": ["a/b"]})
+    assert (again.loss, again.input, again.digest) == ("gce", "scaled+progress, latest", pack.digest)
+    assert (tmp_path / "gce.safetensors").stat().st_size < 20_000
+    with pytest.raises(AdjusterFileError, match="holds all snapshots of an adjuster"):
+        Adjuster.load(tmp_path / "gce.safetensors")
+
+
+def test_digests_tell_what_serves_otherwise() -> None:
+    same, later = packs.digest(along()), along()
+    assert packs.digest([one.refit([1, 2, 3]) for one in along()]) == same, "the classes are of the new data"
+    later[1].taken = 0.4
+    assert packs.digest(later) != same
+    assert packs.digest(along(margin="running")) != same
+
+
+def spoilt(path: Path, change: Callable[[dict[str, Any], dict[str, Tensor]], None]) -> None:
+    with safe_open(path, framework="pt") as file:
+        about = json.loads(file.metadata()["narl"])
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    change(about, tensors)
+    save_file(tensors, path, metadata={"narl": json.dumps(about)})
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda about, tensors: about.update(format=99), "upgrade narl"),
+        (lambda about, tensors: about.update(kind="cake"), "holds no adjusters"),
+        (lambda about, tensors: about.update(snapshots=[]), "does not say which snapshots"),
+        (lambda about, tensors: about.update(snapshots="many"), "does not say which snapshots"),
+        (lambda about, tensors: about.update(name=5), "nonsense in its header"),
+        (lambda about, tensors: about["snapshots"][0].pop("loss"), "has no loss in its header"),
+        (lambda about, tensors: about["snapshots"].pop(), "of which its header says nothing"),
+        (lambda about, tensors: tensors.update({"x.hidden": torch.ones(1)}), "of which its header says nothing"),
+        (lambda about, tensors: tensors.pop("1.heads.bias"), "but its header promises"),
+        (lambda about, tensors: tensors["2.heads.bias"].fill_(torch.nan), "NaN, infinity"),
+    ],
+)
+def test_packs_from_elsewhere(tmp_path: Path, change: Any, words: str) -> None:
+    path = tmp_path / "gce.safetensors"
+    packs.write(path, Pack(tuple(along())))
+    spoilt(path, change)
+    with pytest.raises(AdjusterFileError, match=words):
+        packs.read(path)
+
+
+# What is shipped
+
+
+def test_nothing_is_shipped(weights: Path) -> None:
+    assert narl.pretrained() == ()
+    assert "ships no adjusters yet" in repr(narl.pretrained())
+    with pytest.raises(UnknownNameError, match="no shipped adjuster is called 'gce': none is shipped yet"):
+        AdjustedLoss.pretrained("gce", [5, 5])
+    assert defaults.method_of(Settings(data="x.csv")) == "GCE"
+    assert adjusters.without_clean("js") == ("JS", None)
+
+
+def test_what_is_shipped_is_listed_and_used(weights: Path) -> None:
+    for name in ("gce-1", "gce-10", "gce-9"):
+        ship(weights, name)
+    listed = narl.pretrained()
+    assert [one.name for one in listed] == ["gce-1", "gce-9", "gce-10"]
+    assert (listed[0].loss, listed[0].version, listed[0].snapshots) == ("gce", "1", 4)
+    assert listed[0].card == "# A card\n"
+    lines = repr(listed).splitlines()
+    assert lines[0].split()[:3] == ["name", "loss", "version"]
+    assert "nine tasks" in lines[1]
+    assert listed[0].sha256[:12] in lines[1]
+    for name in ("gce", "GCE", "gce-9", "narl:gce-1"):
+        assert q_at(AdjustedLoss.pretrained(name, [5, 5, 5]), 0.5) == 0.2
+    assert pretrained.shipped("gce") == "narl:gce-10"
+    assert defaults.method_of(Settings(data="x.csv")) == "T-GCE"
+    assert defaults.method_of(Settings(data="x.csv", clean="100")) == "A-GCE"
+    assert defaults.adjusters_of(Settings(data="x.csv")) == ("narl:gce-10",)
+    assert defaults.adjusters_of(Settings(data="x.csv", method="T-JS")) == ()
+    with pytest.raises(UnknownNameError, match="did you mean 'gce"):
+        AdjustedLoss.pretrained("gcf", [5, 5])
+
+
+def test_a_file_that_is_another_one_is_refused(weights: Path, tmp_path: Path) -> None:
+    path = ship(weights)
+    own = tmp_path / "own.safetensors"
+    own.write_bytes(path.read_bytes())
+    assert len(AdjustedLoss.pretrained(own, [5, 5, 5], sha256=packs.sha256(own).upper()).snapshots) == 3
+    path.write_bytes(path.read_bytes() + b" ")
+    for call in (narl.pretrained, lambda: AdjustedLoss.pretrained("gce", [5, 5])):
+        with pytest.raises(AdjusterFileError, match="is another file than it should be: its SHA-256"):
+            call()
+    with pytest.raises(AdjusterFileError, match="is another file than it should be"):
+        AdjustedLoss.pretrained(own, [5, 5, 5], sha256="0" * 64)
+    with pytest.raises(AdjusterFileError, match="there is no file"):
+        AdjustedLoss.pretrained("nowhere/gce.safetensors", [5, 5])
+
+
+def test_a_path_that_is_there_is_meant(weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ship(weights)
+    monkeypatch.chdir(tmp_path)
+    snapshot(None, 0.7).save("gce")
+    assert q_at(AdjustedLoss.pretrained("gce", [5, 5, 5]), 0.5) == 0.7
+    assert q_at(AdjustedLoss.pretrained("narl:gce", [5, 5, 5]), 0.5) == 0.2
+
+
+def test_training_without_clean_samples(weights: Path, tmp_path: Path) -> None:
+    ship(weights)
+    data = points(tmp_path / "points.csv")
+    plan = narl.train.plan(Settings(data=str(data), device="cpu", epochs=2))
+    assert (plan.recipe.method, plan.settings.adjusters) == ("T-GCE", ("narl:gce-1",))
+    outcome = narl.train.start(plan, tmp_path / "run", tensorboard=False)
+    assert outcome.summary["method"] == "T-GCE"
+    (kept,) = adjusters.kept_adjusters(tmp_path / "run")
+    assert packs.read(kept).digest == packs.read(weights / "gce-1.safetensors").digest
+    assert narl.train.plan(Settings(data=str(data), device="cpu", clean="20")).recipe.method == "A-GCE"
+
+
+def test_a_run_that_began_before_anything_was_shipped_goes_on_as_it_was(weights: Path, tmp_path: Path) -> None:
+    settings = Settings(data=str(points(tmp_path / "points.csv")), device="cpu", epochs=2)
+    before = narl.train.plan(settings)
+    assert before.recipe.method == "GCE"
+    ship(weights)
+    assert narl.train.plan(settings, before.recipe).recipe.method == "GCE"
+
+
+# The hub
+
+
+class Hub:
+    """In place of huggingface_hub."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.asked: list[tuple[str, str, str | None]] = []
+
+    def list_repo_files(self, repo: str, revision: str | None = None) -> list[str]:
+        return [path.name for path in (self.folder / repo).iterdir()]
+
+    def hf_hub_download(self, repo: str, file: str, revision: str | None = None) -> str:
+        self.asked.append((repo, file, revision))
+        if not (self.folder / repo / file).exists():
+            raise FileNotFoundError("404: no such\nentry")
+        return str(self.folder / repo / file)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: Path) -> Hub:
+    (tmp_path / "hub" / "me" / "mine").mkdir(parents=True)
+    packs.write(tmp_path / "hub" / "me" / "mine" / "gce.safetensors", Pack(tuple(along())))
+    (tmp_path / "hub" / "me" / "mine" / "README.md").write_text("")
+    made = Hub(tmp_path / "hub")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", made)
+    return made
+
+
+def test_adjusters_of_the_hub(hub: Hub) -> None:
+    for name in ("me/mine", "hf://me/mine", "hf://me/mine/gce.safetensors", "hf://me/mine/gce.safetensors@v1"):
+        assert q_at(AdjustedLoss.pretrained(name, [5, 5, 5]), 0.5) == 0.2
+    assert hub.asked[-1] == ("me/mine", "gce.safetensors", "v1")
+    assert hub.asked[0] == ("me/mine", "gce.safetensors", None)
+    with pytest.raises(AdjusterFileError, match="there is no file me/mine: check the path"):
+        adjusters.load_adjusters(["me/mine"])  # a run that is not there, more likely
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("hf://me", "names no file of the hub"),
+        ("hf://me/mine/model.pkl", "narl opens no others"),
+        ("hf://me/mine/other.safetensors", r"cannot be downloaded \(404: no such entry\)"),
+    ],
+)
+def test_what_the_hub_has_not(hub: Hub, name: str, words: str) -> None:
+    with pytest.raises((OptionError, AdjusterFileError), match=words):
+        AdjustedLoss.pretrained(name, [5, 5])
+
+
+def test_which_file_of_the_hub(hub: Hub) -> None:
+    (hub.folder / "me" / "mine" / "js.safetensors").write_bytes(b"")
+    with pytest.raises(AdjusterFileError, match=r"has several: gce.safetensors, js.safetensors; name it"):
+        AdjustedLoss.pretrained("hf://me/mine", [5, 5])
+
+
+def test_without_the_hubs_library(monkeypatch: pytest.MonkeyPatch, weights: Path) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'narl\[hub\]'"):
+        AdjustedLoss.pretrained("hf://me/mine/gce.safetensors", [5, 5])
+
+
+# Use without ceremony
+
+
+def test_it_has_nothing_for_a_gradient_and_keeps_its_count(weights: Path) -> None:
+    """So DistributedDataParallel finds no unused parameter, wherever the criterion is."""
+    ship(weights)
+    criterion = AdjustedLoss.pretrained("gce", [5, 5, 5], total_steps=6)
+    assert not [parameter for parameter in criterion.parameters() if parameter.requires_grad]
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = criterion(nn.Linear(3, 3)(LOGITS), LABELS)
+    assert loss.dtype == torch.float32
+    criterion(LOGITS, LABELS)
+    file = io.BytesIO()
+    torch.save(criterion.state_dict(), file)
+    file.seek(0)
+    again = AdjustedLoss.pretrained("gce", [5, 5, 5], total_steps=6)
+    again.load_state_dict(torch.load(file, weights_only=True))
+    for other in (again, pickle.loads(pickle.dumps(criterion)), copy.deepcopy(criterion)):
+        assert other.steps == 2
+        assert q_at(other, 0.7) == 0.3
+        assert float(other(LOGITS, LABELS)) == float(copy.deepcopy(criterion)(LOGITS, LABELS))
+
+
+# Releases
+
+
+SETTINGS = {
+    "epochs": 60,
+    "optimizer": "sgd",
+    "learning_rate": 0.1,
+    "batch_size": 100,
+    "clean_samples": 1000,
+    "milestones": [40, 50],
+    "options": {"margin": "running"},
+}
+
+
+def learned_with(cells: Any) -> list[Run]:
+    """The trainings of a row that never were."""
+    return [replace(made_up(cell.method, cell.task), cell=cell, settings=SETTINGS) for cell in cells]
+
+
+def test_a_release_has_a_card_a_checksum_and_figures(tmp_path: Path, weights: Path) -> None:
+    cells = protocols.get("adjusters").cells(methods=["A-GCE"])
+    pack = Pack(tuple(along()), "", "", learning._in_words(cells), {"cells": [cell.slug for cell in cells]})
+    transferred = {
+        method: protocols.get("transfer-tables").cells(methods=[method], tasks=["letter/symmetric-0.4"])[0]
+        for method in ("CE", "GCE", "T-GCE")
+    }
+    shares = {"CE": 0.9, "GCE": 0.85, "T-GCE": 0.88}
+    there = [Run(cell, shares[method], 1.0, {}) for method, cell in transferred.items()]
+    written = releases.release(pack, "1", [*learned_with(cells), *there], weights, tmp_path / "figures")
+    assert {path.name for path in written} == {
+        "gce-1.safetensors", "gce-1.md", "SHA256SUMS", "gce-1-figure6.svg", "gce-1-figure7.svg",
+    }  # fmt: skip
+    (listed,) = narl.pretrained()
+    assert listed.trained_on.startswith("CIFAR-10 symmetric 0.2, 0.4, 0.6; CIFAR-10 asymmetric")
+    card = listed.card
+    assert listed.sha256 in card
+    assert "4, at 0.00, 0.33, 0.67, 1.00 of the training" in card
+    assert "- letter symmetric 0.4: 2.0 points behind CE." in card
+    assert "| letter symmetric 0.4 | 90.0 | 85.0 | – | 88.0 |" in card
+    assert "../figures/gce-1-figure6.svg" in card
+    assert "$" not in card
+    assert packs.read(listed.path).digest == pack.digest, "results that were made before the release stay"
+
+
+def test_releases_that_cannot_be(tmp_path: Path) -> None:
+    cells = protocols.get("adjusters").cells(methods=["A-GCE"])
+    pack = Pack(tuple(along()), about={"cells": [cell.slug for cell in cells]})
+    with pytest.raises(OptionError, match="version = 'new' is none"):
+        releases.release(pack, "new", [], tmp_path, None)
+    with pytest.raises(ResultsError, match=r"there is no result of cifar-10/symmetric-0\.2/resnet32-adjusters/a-gce"):
+        releases.release(pack, "1", [], tmp_path, None)
+    with pytest.raises(ResultsError, match="does not say which trainings it was learned from"):
+        releases.release(Pack(tuple(along())), "1", [], tmp_path, None)
+
+
+def test_on_the_command_line(tmp_path: Path) -> None:
+    data = points(tmp_path / "points.csv")
+    packs.write(tmp_path / "gce.safetensors", Pack(tuple(along())))
+    asked = ("transfer", data, "--device", "cpu", "--epochs", 1, "--json", "--dry-run")
+    assert '"method": "T-GCE"' in done(*asked, "--from", tmp_path / "gce.safetensors", "-o", "serves=until").out
+    assert "narl ships no adjuster of 'mae'" in refused("transfer", data, "--loss", "mae", "--out", tmp_path / "run")
+    answer = refused("bench", "pack", tmp_path / "gce.safetensors", "--version", "1", "--out", tmp_path / "out")
+    assert "does not say which trainings" in answer
