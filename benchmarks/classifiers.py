@@ -147,9 +147,9 @@ def page() -> None:
     """Put the tables into the page."""
     text = PAGE.read_text()
     for name, made in (("classifiers", table()), ("speed", speed_table())):
-        mark, end = f"<!-- {name} -->\n", "\n<!-- end -->"
+        mark, end = f"<!-- {name} -->\n", "<!-- end -->"
         start = text.index(mark) + len(mark)
-        text = text[:start] + made + text[text.index(end, start) :]
+        text = text[:start] + made + "\n" + text[text.index(end, start) :]
     PAGE.write_text(text)
 
 

@@ -31,9 +31,11 @@ def run(path: Path) -> None:
         for output in cell.get("outputs", ()):
             if output.get("name") == "stderr":
                 raise SystemExit(f"{path.name}, cell {number} writes to standard error:\n{output.text}")
-            output.metadata = {}
+            if "metadata" in output:
+                output.metadata = {}
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     notebook.metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
+    nbformat.validate(notebook)
     nbformat.write(notebook, path)
     print(f"{path.name}: {len(notebook.cells)} cells, {path.stat().st_size // 1000} kB")
 

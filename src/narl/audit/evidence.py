@@ -95,11 +95,11 @@ def weights_of(margins: NDArray[np.floating]) -> Numbers:
 
     .. math:: w_t = b_t^2 + 0.1^2, \qquad b_t = \max_c \; p_c (1 - p_c) (\nu_c^+ - \nu_c^-)^2
 
-    where a cut c parts the values tanh(m / μ) of an epoch into a share p below it, with mean ν⁻, and the rest, with mean
-    ν⁺: b is the variance between the groups, which Otsu's threshold makes largest. Early epochs contradict labels here
-    and there, with small margins; late ones that have learned wrong labels by heart contradict hardly any. Both have one
-    broad group, and count less. The second term is for data without wrong labels: there no epoch has two groups but
-    those of the first, unsure epochs, which must not count alone.
+    where a cut c parts the values tanh(m / μ) of an epoch into a share p below it, with mean ν⁻, and the rest, with
+    mean ν⁺: b is the variance between the groups, which Otsu's threshold makes largest. Early epochs contradict labels
+    here and there, with small margins; late ones that have learned wrong labels by heart contradict hardly any. Both
+    have one broad group, and count less. The second term is for data without wrong labels: there no epoch has two
+    groups but those of the first, unsure epochs, which must not count alone.
 
     Args:
         margins: ``(T, N)``, NaN where there is none. Read epoch by epoch: may be a memory map.

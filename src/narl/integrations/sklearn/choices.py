@@ -26,6 +26,7 @@ from narl.train.settings import Settings
 
 _FEWEST_STEPS, _MOST_EPOCHS = 600, 200
 _A_META_STEP = 600
+_EPOCHS_SPARSE = 10  # a network of thousands of columns learns its few thousand rows by heart after that
 
 
 def methods_of(loss: str, adjuster: Any, *, clean: bool) -> list[tuple[str, dict[str, Any]]]:
@@ -161,6 +162,8 @@ def recipe_of(estimator: Any, encoder: Encoder, method: str, samples: int) -> Re
     )
     recipe = replace(recipe, batch_size=min(recipe.batch_size, max(samples, 1)))
     if estimator.max_iter is None:
+        if isinstance(encoder, SparseEncoder):
+            recipe = replace(recipe, epochs=_EPOCHS_SPARSE)
         enough = math.ceil(_FEWEST_STEPS / steps_per_epoch(samples, recipe.batch_size))
         recipe = replace(recipe, epochs=max(recipe.epochs, min(enough, _MOST_EPOCHS)))
     # Wide sparse rows are large matrix products, which several threads share well.

@@ -51,8 +51,9 @@ class NoiseAwareClassifier(ClassifierMixin, BaseEstimator):
             ``nn.Module``, which is copied; or a function that makes one, called with those of ``num_classes``,
             ``in_features``, ``in_channels``, ``image_size``, … that it takes. It must give raw scores, without a
             softmax.
-        hidden_layer_sizes: of the perceptron; None: (256, 256), for sparse X (128,).
-        max_iter: passes over the data; None: 30 (images: 60), and more for small data, until there are 600 steps.
+        hidden_layer_sizes: of the perceptron; None: (256, 256), for sparse X (64,).
+        max_iter: passes over the data; None: 30 (images: 60, sparse X: 10), and more for small data, until there are
+            600 steps.
         batch_size: None: 100, for tables beyond 50,000 rows 1,000.
         optimizer: ``"sgd"`` or ``"adamw"``; None: by the kind of data.
         learning_rate: that half a cosine wave (images: steps) starts from; None: by the optimiser.

@@ -19,7 +19,7 @@ from narl.train import architectures
 from narl.train.evaluate import logits_of
 
 _BATCH = 1000
-_HIDDEN, _HIDDEN_SPARSE = (256, 256), (128,)
+_HIDDEN, _HIDDEN_SPARSE = (256, 256), (64,)
 
 
 def build(model: Any, hidden: Any, encoder: Encoder, num_classes: int, seed: int) -> nn.Module:

@@ -18,6 +18,7 @@ from narl.data.pools import HeldPool, Pool
 from narl.data.samples import Inputs, Rows
 from narl.errors import DataError
 
+_LENGTH = 10.0  # of 1, 4, 10 and 30 the best on TREC's questions as TF-IDF, with a network of one hidden layer
 _HELD = 1 << 28  # bytes up to which the rows are made dense once and for all
 
 
@@ -87,8 +88,8 @@ class SparseEncoder(Encoder):
         >>> rows = SparseRows(csr_matrix([[0.0, 2.0], [2.0, 0.0]]))
         >>> encoder = SparseEncoder.fit(rows)
         >>> encoder.encode(rows)
-        tensor([[0., 4.],
-                [4., 0.]])
+        tensor([[ 0., 10.],
+                [10.,  0.]])
     """
 
     kind: ClassVar[str] = "table"
@@ -122,9 +123,6 @@ class SparseEncoder(Encoder):
         if inputs.matrix.shape[1] != self.columns:
             raise DataError(f"these rows have {inputs.matrix.shape[1]} columns, those of the training {self.columns}")
         return torch.from_numpy(inputs.matrix.toarray().astype(np.float32, copy=False)).mul_(self.factor)
-
-
-_LENGTH = 4.0
 
 
 @final
