@@ -60,14 +60,16 @@ def test_what_a_softmax_gives_is_known_in_any_type(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(
     "scores", [torch.randn(4, 3), torch.eye(3), torch.zeros(4, 3), torch.full((2, 3), 0.5), torch.empty(0, 3)]
 )
-def test_scores_are_no_probabilities(scores: Tensor) -> None:
+def test_scores_are_no_probabilities(scores: Tensor, recwarn: pytest.WarningsRecorder) -> None:
     warn_of_probabilities(scores, "the model")
+    assert not recwarn.list
 
 
-def test_nothing_is_looked_at_inside_a_graph() -> None:
+def test_nothing_is_looked_at_inside_a_graph(recwarn: pytest.WarningsRecorder) -> None:
     made = narl.AdjustedLoss(narl.Adjuster("gce", class_counts=[4, 4, 4]), class_counts=[4, 4, 4])
     compiled = torch.compile(made, backend="eager", fullgraph=True)
     compiled(with_softmax()(X).detach(), Y)
+    assert not [warning for warning in recwarn if issubclass(warning.category, NarlWarning)]
 
 
 def test_a_copied_criterion_has_looked_already() -> None:
