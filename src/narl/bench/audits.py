@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -105,6 +105,23 @@ def folds_of(cell: Cell) -> list[Cell]:
     assert cell.fold is not None
     count = cell.fold[1]
     return [replace(cell, fold=(number, count)) for number in range(1, count + 1)]
+
+
+def cross_validated(cells: Mapping[Cell, Protocol], folds: int) -> dict[Cell, Protocol]:
+    """All folds together, for each task and seed with wrong labels; none if there are no folds.
+
+    Example:
+        >>> noisy, right = (Cell(Task("letter", "symmetric", rate), "tabular", "t", "GCE", 1) for rate in (0.4, 0.0))
+        >>> [cell.label for cell in cross_validated({noisy: TABLES, right: TABLES}, 4)]
+        ['CE, 4 folds']
+    """
+    if not folds:
+        return {}
+    return {
+        replace(cell, method="CE", options=(), fold=(0, folds)): table
+        for cell, table in cells.items()
+        if cell.task.rate != 0
+    }
 
 
 def found_in(folder: Path, plan: Plan, device: str) -> dict[str, dict[str, Any]]:

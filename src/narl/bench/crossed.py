@@ -13,7 +13,7 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,9 @@ from narl.data.content import groups
 from narl.errors import ConfigError, MissingExtraError
 from narl.train.planning import Plan
 from narl.train.trained import Trained
+
+if TYPE_CHECKING:
+    from narl.bench.work import Place
 
 OUT_OF_FOLD = "out-of-fold"
 CLEANLAB = "cleanlab"
@@ -119,6 +122,32 @@ def combine(cell: Cell, trained: Path, work: Path, results: Path) -> Run:
     _write(out_of_fold(cell, work), **whole, about=np.array(json.dumps(run.to_json())))
     run.write(results)
     return run
+
+
+def place_of_folds(place: Place) -> Place:
+    """The same, with the results of single folds beside their runs: of a cross-validation only the whole counts."""
+    return replace(place, results=place.work / "folds")
+
+
+def combine_trained(cells: Sequence[Cell], place: Place) -> list[Path]:
+    """Combine what has been trained whole.
+
+    Args:
+        cells: all folds together: ``fold=(0, K)``.
+        place: where they were trained.
+
+    Returns:
+        Files of what the folds said that cleanlab has not scored.
+    """
+    trained = place_of_folds(place).results
+    unscored = []
+    for cell in cells:
+        kept, written = out_of_fold(cell, place.work), cell.result(place.results)
+        if not kept.exists() and all(part.result(trained).exists() for part in folds_of(cell)):
+            combine(cell, trained, place.work, place.results)
+        if kept.exists() and (not written.exists() or CLEANLAB not in runs.read_file(written).audit):
+            unscored.append(kept)
+    return unscored
 
 
 def out_of_fold(cell: Cell, work: Path) -> Path:

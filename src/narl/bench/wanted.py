@@ -108,3 +108,50 @@ def _given(table: Protocol, place: Place) -> tuple[str, ...]:
         datasets = ", ".join(dict.fromkeys(task.images for task in table.tasks))
         raise OptionError(f"{table.name} is about {datasets}: give one of them with --data NAME=PATH")
     return tasks
+
+
+def of_given(
+    tables: Sequence[Protocol],
+    place: Place,
+    *,
+    seeds: int,
+    tasks: tuple[str, ...],
+    schedule: str | None = None,
+    first_seed: int = 0,
+) -> dict[Cell, Protocol]:
+    """The cells of those tables whose data is given, each with its table, seed by seed.
+
+    Args:
+        tables: that may be about data which is not there.
+        place: where data is.
+        seeds: how many trainings of each cell.
+        tasks: some of them; empty: all whose data is given.
+        schedule: of tables that have several; None: the usual one.
+        first_seed: number of the first seed.
+
+    Raises:
+        OptionError: no table is about the data, or a task is about other data.
+    """
+    if seeds < 1:
+        raise OptionError(f"--seeds {seeds} trains nothing: give at least 1")
+    given = {name.lower() for name, _ in place.sources}
+    for name in tasks:
+        fitting = [task for table in tables for task in table.tasks if protocols.fits(name, task)]
+        if fitting and not any(task.images.lower() in given for task in fitting):
+            place.source(fitting[0])  # refuses
+    there = [replace(one, tasks=tuple(t for t in one.tasks if t.images.lower() in given)) for one in tables]
+    own = [table for table in there if table.tasks]
+    if not own:
+        known = dict.fromkeys(task.images for table in tables for task in table.tasks)
+        raise OptionError(f"which data set is it? Write --data NAME=PATH; known are {', '.join(known)}")
+    if schedule is not None and all(table.own is not None for table in own):
+        raise OptionError("--schedule is of the paper's images: leave it out, or give --data CIFAR-10=FOLDER")
+    wanted = Wanted(None, seeds, (), tasks, False, lambda name: (), 0.0)
+    found: dict[Cell, Protocol] = {}
+    for table, cells in zip(own, wanted.cells(own, place), strict=True):
+        for cell in cells:
+            if schedule is not None and table.own is None:
+                table.schedule(schedule, cell.task.dataset)
+                cell = replace(cell, schedule=schedule)
+            found[replace(cell, seed=cell.seed + first_seed)] = table
+    return dict(sorted(found.items(), key=lambda pair: pair[0].seed))

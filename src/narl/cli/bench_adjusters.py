@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from narl.cli import bench_options
 from narl.cli import options as shared_options
 from narl.cli.bench_run import check, lines_about, options_of, sources, train
 from narl.errors import OptionError
@@ -55,18 +56,11 @@ def adjusters(
             show_default=False,
         ),
     ] = [],  # noqa: B006  typer copies it
-    labels: Annotated[
-        str | None,
-        typer.Option(help="CIFAR-10N's file of labels.", rich_help_panel=_WHERE, show_default=False),
-    ] = None,
+    labels: bench_options.Labels = None,
     out: Annotated[Path, typer.Option(help="Folder for the adjusters.", rich_help_panel=_WHERE)] = Path("adjusters"),
-    results: Annotated[Path, typer.Option(help="Folder of the results.", rich_help_panel=_WHERE)] = Path("results"),
-    work: Annotated[
-        Path, typer.Option(help="Folder of the runs: checkpoints, models, records.", rich_help_panel=_WHERE)
-    ] = Path("bench-runs"),
-    device: Annotated[
-        str, typer.Option(help="cpu, cuda, or auto: GPUs where there are some.", rich_help_panel=_WHERE)
-    ] = "auto",
+    results: bench_options.Results = Path("results"),
+    work: bench_options.Work = Path("bench-runs"),
+    device: bench_options.Device = "auto",
     at_once: Annotated[
         int | None,
         typer.Option(

@@ -9,11 +9,10 @@ from typing import Annotated
 import typer
 
 from narl.cli import options as shared
-from narl.cli.bench_audit import AtOnce, Data, Device, DryRun, Labels, Results, Seeds, Stack, Tasks, Work, cells_of
+from narl.cli.bench_options import WHAT, AtOnce, Data, Device, DryRun, Labels, Results, Seeds, Stack, Tasks, Work
 from narl.cli.bench_run import check, sources, train
 from narl.errors import OptionError
 
-_WHAT = "What"
 FOLDER = "review"
 
 
@@ -22,9 +21,9 @@ def review(
     labels: Labels = None,
     orders: Annotated[
         str,
-        typer.Option(help="Which samples are asked about: orders of narl review, and random.", rich_help_panel=_WHAT),
+        typer.Option(help="Which samples are asked about: orders of narl review, and random.", rich_help_panel=WHAT),
     ] = "informative,random",
-    counts: Annotated[str, typer.Option(help="Numbers of answers.", rich_help_panel=_WHAT)] = "100,300,1000",
+    counts: Annotated[str, typer.Option(help="Numbers of answers.", rich_help_panel=WHAT)] = "100,300,1000",
     seeds: Seeds = 1,
     tasks: Tasks = None,
     results: Results = Path("results"),
@@ -42,14 +41,15 @@ def review(
 
     narl bench review --data TREC=trec.npz --seeds 3
     """
-    from narl.bench import grid, reviewing, runs
+    from narl.bench import audits, grid, reviewing, runs
     from narl.bench.cells import Cell
     from narl.bench.protocols import Protocol
+    from narl.bench.wanted import of_given
     from narl.bench.work import Place
 
     place = Place(sources(data), work.resolve(), (results / FOLDER).resolve(), labels, device=device)
     first_place = replace(place, results=place.work / "reviewed")  # kept with its run, which the answers are about
-    found = cells_of(reviewing.ALL, place, seeds=seeds, tasks=shared.names(tasks))
+    found = of_given(reviewing.ALL, place, seeds=seeds, tasks=shared.names(tasks), first_seed=audits.FIRST_SEED)
     firsts = {cell: table for cell, table in found.items() if cell.method == reviewing.FIRST}
     needed: dict[Cell, Protocol] = {}
     missing: dict[Cell, Protocol] = {}

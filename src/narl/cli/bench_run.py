@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from narl.cli import bench_options
 from narl.cli import options as shared
 from narl.errors import OptionError
 
@@ -39,10 +40,7 @@ def run(
             show_default=False,
         ),
     ],
-    labels: Annotated[
-        str | None,
-        typer.Option(help="CIFAR-10N's file of labels.", rich_help_panel=_WHERE, show_default=False),
-    ] = None,
+    labels: bench_options.Labels = None,
     schedule: Annotated[
         str | None,
         typer.Option(
@@ -86,17 +84,10 @@ def run(
             show_default="those that narl ships",
         ),
     ] = [],  # noqa: B006  typer copies it
-    results: Annotated[Path, typer.Option(help="Folder of the results.", rich_help_panel=_WHERE)] = Path("results"),
-    work: Annotated[
-        Path, typer.Option(help="Folder of the runs: checkpoints, models, records.", rich_help_panel=_WHERE)
-    ] = Path("bench-runs"),
-    discard: Annotated[
-        bool,
-        typer.Option("--discard", help="Remove a run's folder when its result is written.", rich_help_panel=_WHERE),
-    ] = False,
-    device: Annotated[
-        str, typer.Option(help="cpu, cuda, or auto: GPUs where there are some.", rich_help_panel=_WHERE)
-    ] = "auto",
+    results: bench_options.Results = Path("results"),
+    work: bench_options.Work = Path("bench-runs"),
+    discard: bench_options.Discard = False,
+    device: bench_options.Device = "auto",
     at_once: Annotated[
         int | None,
         typer.Option(
