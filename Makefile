@@ -12,13 +12,11 @@ help:  ## Show this list
 demo: $(VENV)/.demo  ## Train on wrongly labelled digits: cross entropy, a robust loss, and the adjusted one
 	@$(BIN)/narl demo $(ARGS)
 
-test: $(VENV)/.dev  ## Run the tests, in two processes or in JOBS
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+test: $(VENV)/.dev  ## Run the tests, in two processes or in JOBS; without Chromium: NARL_NO_BROWSER=1
+	@CHROMIUM=$$(sh scripts/chromium.sh) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
-browser: $(VENV)/.dev  ## Run the tests of the report and the review page in Chromium, which is installed if there is none
-	@$(INSTALL) playwright
-	@command -v chromium >/dev/null || test -n "$(CHROMIUM)" || apt-get install -qq -y chromium
-	@$(BIN)/python -m pytest -m browser $(ARGS)
+browser: $(VENV)/.dev  ## Run only the tests of the pages in Chromium, which is installed if there is none
+	@CHROMIUM=$$(sh scripts/chromium.sh) $(BIN)/python -m pytest -m browser $(ARGS)
 
 docs: $(VENV)/.docs  ## Build the site into build/site; a link that leads nowhere is an error
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet $(ARGS)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from hypothesis import settings
+
+from found_browser import chromium
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -36,11 +36,9 @@ def workers() -> Iterator[Team]:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Chromium, without a window."""
+    path = chromium()
     from playwright.sync_api import sync_playwright
 
-    path = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-    if path is None:
-        pytest.fail("no Chromium was found: install one (make browser does), or give its path in CHROMIUM")
     with sync_playwright() as playwright:
         made = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield made

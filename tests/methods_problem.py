@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import narl
+from narl.models.committee import Networks
 from narl.train import methods
 from narl.train.methods import Method, MethodSpec, Setting
 
@@ -39,8 +40,19 @@ def model_of(seed: int = 3) -> nn.Sequential:
     return nn.Sequential(nn.Linear(FEATURES, 12, bias=False), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, CLASSES))
 
 
-def setting_of(*, clean: bool = True, total: int = TOTAL, model: nn.Module | None = None, **changes: Any) -> Setting:
-    model = model_of() if model is None else model
+def setting_of(
+    name: str | None = None,
+    *,
+    clean: bool = True,
+    total: int = TOTAL,
+    model: nn.Module | None = None,
+    options: dict[str, Any] | None = None,
+    **changes: Any,
+) -> Setting:
+    """The setting, with the networks that the method of that name asks for."""
+    networks = Networks() if name is None else methods.get(name).networks_for(options or {})
+    seeds = iter(range(3, 100))
+    model = networks.of(lambda: model_of(next(seeds))) if model is None else model
     x, noisy, true = data()
 
     def draw() -> tuple[Tensor, Tensor]:
@@ -48,12 +60,15 @@ def setting_of(*, clean: bool = True, total: int = TOTAL, model: nn.Module | Non
 
     given: dict[str, Any] = {
         "model": model,
-        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+        "optimizer": torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1, momentum=0.9),
         "class_counts": torch.bincount(noisy, minlength=CLASSES),
         "clean": draw if clean else None,
         "total_steps": total,
         "num_samples": SAMPLES,
         "generator": torch.Generator().manual_seed(5),
+        "labels": noisy,
+        "batch_size": BATCH,
+        "epochs": total * BATCH // SAMPLES,
     }
     return Setting(**{**given, **changes})
 
@@ -74,11 +89,16 @@ def options_of(spec: MethodSpec) -> dict[str, Any]:
 
 def built(name: str, setting: Setting | None = None, **options: Any) -> Method:
     spec = methods.get(name)
-    return spec.build(setting or setting_of(), **{**options_of(spec), **options})
+    return spec.build(setting or setting_of(name, options=options), **{**options_of(spec), **options})
+
+
+def shown(method: Method, x: Tensor) -> Any:
+    """A batch as the loop would give it: a tuple of views, if the method wants some."""
+    return tuple(x + 0.01 * number for number, _ in enumerate(method.views)) if method.views else x
 
 
 def run(method: Method, some: list[tuple[Tensor, Tensor, Tensor]]) -> list[narl.StepReport]:
-    return [method.step(x, y, ids) for x, y, ids in some]
+    return [method.step(shown(method, x), y, ids) for x, y, ids in some]
 
 
 def interrupted(make: Callable[[], tuple[Setting, Method]], stop: int, total: int) -> None:

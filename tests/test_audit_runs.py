@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from narl.audit import evidence, from_folds, from_run
+from narl.audit import from_folds, from_run
+from narl.audit.epochs import weights_of
 from narl.audit.folds import assign
 from narl.errors import DataError, NarlWarning, OptionError, RunFolderError
 from narl.train import Settings, Trained, checkpoint, plan, resume, start
@@ -98,7 +99,7 @@ def test_the_record_holds_labels_and_the_classes_that_stood_against_them(points:
 
 def test_the_score_weighs_epochs_by_how_clearly_they_part_the_labels(run: Path) -> None:
     margins = SampleRecord.open(run).read("margin").astype(np.float64)
-    weights = evidence.weights_of(margins)
+    weights = weights_of(margins)
     support = ((1 + np.tanh(margins / np.abs(margins).mean(axis=1, keepdims=True))) / 2).T @ (weights / weights.sum())
     score = from_run(run, calibrate=False).score
     np.testing.assert_array_equal(np.argsort(score, kind="stable"), np.argsort(support, kind="stable"))

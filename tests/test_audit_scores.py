@@ -93,37 +93,6 @@ def test_margins_seen_only_when_the_rate_was_zero_still_count() -> None:
     assert found.support[1] == pytest.approx((1 + math.tanh(-1)) / 2)
 
 
-@given(st.integers(0, 10_000), st.integers(1, 4), st.integers(1, 40), st.sampled_from([0.0, 0.4]))
-@settings(max_examples=60, deadline=None)
-def test_an_epoch_counts_by_the_variance_between_its_two_groups(
-    seed: int, times: int, samples: int, missing: float
-) -> None:
-    margins = epochs(seed, times, samples, 3, missing)[0]
-    found = evidence.weights_of(margins)
-    for weight, epoch in zip(found, margins, strict=True):
-        known = sorted(m for m in epoch.tolist() if not math.isnan(m))
-        size = sum(map(abs, known)) / max(len(known), 1)
-        values = [math.tanh(m / size) for m in known]
-        between = [
-            cut * (len(values) - cut) / len(values) ** 2 * (np.mean(values[cut:]) - np.mean(values[:cut])) ** 2
-            for cut in range(1, len(values))
-        ]
-        best = max(between, default=0.0)
-        assert weight <= best**2 + 0.01 + 1e-12
-        assert weight >= max(best - 0.02, 0.0) ** 2 + 0.01  # the cuts lie a hundredth apart
-
-
-def test_epochs_that_part_labels_count_more_than_unsure_ones_and_those_that_learned_them_by_heart() -> None:
-    rng = np.random.default_rng(0)
-    wrong = rng.random(2_000) < 0.3
-    unsure = rng.normal(np.where(wrong, -0.2, 0.3), 1.0)
-    parted = rng.normal(np.where(wrong, -5.0, 5.0), 1.5)
-    by_heart = rng.normal(np.where(wrong, 4.0, 9.0), 1.5)
-    first, second, third = evidence.weights_of(np.stack([unsure, parted, by_heart]))
-    assert second > first > 5 * third
-    np.testing.assert_allclose(evidence.weights_of(np.full((2, 5), 3.0)), 0.01)
-
-
 def test_without_rivals_the_support_is_the_same() -> None:
     margins, others, labels, weights = epochs(3, 4, 10, 3)
     found = evidence.from_epochs(margins, None, labels, weights, 3)
@@ -151,7 +120,7 @@ def test_predictions_are_the_softmax(seed: int, classes: int, size: float) -> No
 def test_the_threshold_is_the_cheapest_cut(values: list[float]) -> None:
     support = np.array(values)
     cut = threshold(support)
-    assert 0.4 <= cut <= 0.6
+    assert 0.45 <= cut <= 0.55
     binned = np.minimum(np.floor(support * 200), 199) / 200 + 1 / 400
 
     def cost(at: float) -> float:
@@ -162,11 +131,11 @@ def test_the_threshold_is_the_cheapest_cut(values: list[float]) -> None:
         shares = (len(low) / len(binned), len(high) / len(binned))
         return math.log(max(within, (1 / 200) ** 2 / 12)) / 2 - sum(p * math.log(p) for p in shares)
 
-    cheapest = min(cost(at / 200) for at in range(80, 121))
+    cheapest = min(cost(at / 200) for at in range(90, 111))
     if math.isinf(cheapest):
         assert cut == 0.5
     elif math.isinf(cost(cut)) or cost(cut) > cheapest + 1e-6:  # between cheapest cuts that are not side by side
-        cheap = [at / 200 for at in range(80, 121) if cost(at / 200) <= cheapest + 1e-6]
+        cheap = [at / 200 for at in range(90, 111) if cost(at / 200) <= cheapest + 1e-6]
         assert cheap[0] < cut < cheap[-1]
 
 

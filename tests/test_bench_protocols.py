@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import pytest
 
 from command_line import done, refused
 from narl import models
-from narl.bench import own_table, protocols
+from narl.bench import own_table, protocols, work
 from narl.bench.cells import Task
+from narl.bench.own_papers import hyperparameters
 from narl.errors import ConfigError, OptionError, UnknownNameError
 from narl.train import methods
 
@@ -34,7 +36,7 @@ def test_the_protocols_are_the_papers() -> None:
     assert asdict(table1.schedule("paper", "CIFAR-100")) == {"epochs": 150, "milestones": (80, 120)}
     assert {table2.schedule("paper", dataset).milestones for dataset in CIFARS} == {(40, 80)}
     assert asdict(table1.schedule("short", "CIFAR-100")) == {"epochs": 60, "milestones": (40, 50)}
-    for name in ("table1", "table2", "table3", "table5", "cifar10n", "figure5", "figure6"):
+    for name in ("table1", "table2", "table5", "cifar10n", "figure5", "figure6"):
         assert protocols.get(name).clean == 1000
         assert protocols.get(name).training == {
             **{"batch_size": 100, "clean_batch_size": 100, "optimizer": "sgd", "learning_rate": 0.1},
@@ -48,12 +50,49 @@ def test_the_protocols_are_the_papers() -> None:
     assert protocols.get("table6").clean == 0
 
 
+def test_systems_are_trained_as_they_were_published() -> None:
+    systems, table3 = protocols.get("systems"), protocols.get("table3")
+    assert systems.training == table3.training
+    assert (systems.model, table3.model, systems.clean, table3.clean) == (
+        "preact_resnet18",
+        "preact_resnet18",
+        1000,
+        1000,
+    )
+    assert asdict(systems.schedule("paper", "CIFAR-10N")) == {"epochs": 300, "milestones": ()}
+    symmetric, asymmetric = partial(Task, "CIFAR-10", "symmetric"), partial(Task, "CIFAR-10", "asymmetric")
+    told: list[tuple[str, Task, dict[str, object]]] = [
+        ("Co-teaching", symmetric(0.5), {"forget": 0.5}),
+        ("Co-teaching", asymmetric(0.4), {"forget": 0.16}),
+        ("Co-teaching", Task("CIFAR-10N", "worst"), {"forget": 0.4}),
+        ("DivideMix", symmetric(0.2), {"unlabelled": 0.0}),
+        ("DivideMix", symmetric(0.8), {"unlabelled": 25.0}),
+        ("DivideMix", symmetric(0.9), {"unlabelled": 50.0, "threshold": 0.6, "remembered": 5}),
+        ("DivideMix", asymmetric(0.4), {"penalty": True, "unlabelled": 0.0}),
+        ("DivideMix", Task("CIFAR-10N", "worst"), {"unlabelled": 25.0}),
+        ("ELR+", asymmetric(0.4), {"strength": 1.0, "decay": 0.9}),
+        ("ELR+", symmetric(0.8), {}),
+        ("A-SL+", symmetric(0.8), {}),
+    ]
+    for method, task, options in told:
+        assert hyperparameters(method, task) == options
+        assert set(options) <= set(methods.get(method).options)
+
+
+def test_a_table_may_give_every_method_its_own_length() -> None:
+    table = replace(protocols.get("systems"), lengths={"DivideMix": 25})
+    assert table.schedule("short", "CIFAR-10", "DivideMix") == protocols.Schedule(25, ())
+    assert table.schedule("short", "CIFAR-10", "CE") == protocols.Schedule(60, ())
+    cells = {cell.method: cell for cell in table.cells(tasks=["worst"], methods=["CE", "DivideMix"])}
+    asked = {method: work.asked_of(cell, table) for method, cell in cells.items()}
+    assert (asked["CE"]["epochs"], asked["DivideMix"]["epochs"]) == (60, 25)
+
+
 @pytest.mark.parametrize("name", sorted(protocols.PROTOCOLS))
 def test_what_a_protocol_names_exists(name: str) -> None:
     table = protocols.get(name)
     assert table.model in models.names()
-    if name != "table3":  # semi-supervised methods, which narl has not
-        assert set(table.methods) <= set(methods.names())
+    assert set(table.methods) <= set(methods.names())
     for task in table.tasks:
         for schedule in table.schedule_names:
             length = table.schedule(schedule, task.dataset)
@@ -131,7 +170,7 @@ def test_methods_that_a_module_brings(tmp_path: Path, monkeypatch: pytest.Monkey
         ({"model": ...}, "the table has no 'model'"),
         ({"epochs": ...}, "the table has no 'epochs'"),
         ({"epoch": 3}, "the table has a 'epoch', which means nothing there: did you mean 'epochs'?"),
-        ({"lacking": {}}, "the table has a 'lacking', which means nothing there"),
+        ({"lengths": {}}, "the table has a 'lengths', which means nothing there"),
         ({"tasks": []}, "tasks = [] is no list with something in it"),
         ({"tasks": "letters"}, "tasks = 'letters' is no list"),
         ({"tasks": ["letters"]}, "a task is 'letters', not names with values"),

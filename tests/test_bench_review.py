@@ -17,6 +17,7 @@ from narl.bench.protocols import Schedule
 from narl.bench.runs import Run
 from narl.data.id_file import read_id_file
 from narl.errors import OptionError, UnknownNameError
+from narl.train.record import SampleRecord
 from review_desk import made_up
 from small_grid import points
 
@@ -52,7 +53,7 @@ def test_at_random_is_any_sample_whatever_its_class() -> None:
 
 
 def test_without_the_first_run_there_is_nothing_to_answer(tmp_path: Path) -> None:
-    (one,) = reviewing.cells_after(FIRST, ["random"], [10])
+    one, _ = reviewing.cells_after(FIRST, ["random"], [10])
     with pytest.raises(OptionError, match="train it first"):
         reviewing.answered(one, tmp_path)
 
@@ -64,23 +65,46 @@ def test_the_command_reviews_trains_and_shows(tmp_path: Path, monkeypatch: pytes
     asked = ("bench", "review", "--data", f"letter={data}", "--tasks", "symmetric", "--counts", "12", *where)
     answer = done(*asked)
     assert answer.out.splitlines() == [
-        "3 trainings are missing",
+        "5 trainings are missing",
         "  letter symmetric 0.4, GCE, seed 1",
         "  letter symmetric 0.4, A-GCE, 12 reviewed (informative), seed 1",
         "  letter symmetric 0.4, A-GCE, 12 reviewed (random), seed 1",
+        "  letter symmetric 0.4, CE, 12 reviewed (informative), seed 1",
+        "  letter symmetric 0.4, CE, 12 reviewed (random), seed 1",
     ]
     files = sorted((tmp_path / "work").rglob("*-answers.csv"))
-    assert [path.name for path in files] == [f"a-gce-{how}=12-seed1-answers.csv" for how in ("informative", "random")]
+    assert [path.name for path in files] == [
+        f"{method}-{how}=12-seed1-answers.csv" for method in ("a-gce", "ce") for how in ("informative", "random")
+    ]
     for path in files:
         ids, labels = read_id_file(path)
         assert len(set(ids)) >= 12
         assert set(labels or []) == {"a", "b", "c"}
+        record = SampleRecord.open(Path(str(path).removesuffix("-answers.csv")))
+        assert record.labels is not None
+        named = dict(zip(record.ids.tolist(), record.labels.tolist(), strict=True))
+        assert [("a", "b", "c")[named[name]] for name in ids] == labels, "answers are trained on"
+        assert path.name.startswith("a-gce") == (len(named) > len(ids)), "alone, nothing else is"
     assert done(*asked).out.splitlines() == ["0 trainings are missing"]
     rows = json.loads(done("bench", "show", "review", "--results", tmp_path / "results", "--json").out)
-    assert [(row["order"], row["reviewed"]) for row in rows] == [(None, 0), ("informative", 12), ("random", 12)]
+    ways = [("GCE", None, 0), ("A-GCE", "informative", 12), ("A-GCE", "random", 12)]
+    ways += [("CE", "informative", 12), ("CE", "random", 12)]
+    assert [(row["method"], row["order"], row["reviewed"]) for row in rows] == ways
+    assert [row["trained"] >= 270 for row in rows] == [True, True, True, False, False]
+    assert [row["trained"] == row["answers"] for row in rows] == [False, False, False, True, True]
     assert rows[1]["gain"] == pytest.approx(rows[1]["accuracy"] - rows[2]["accuracy"], abs=0.011)
     shown = done("bench", "show", "review", "--results", tmp_path / "results").out
-    assert "informative − random" in shown
+    assert "informative, alone − random" in shown
+    before = done(*asked, "--apart", "--orders", "random", "--dry-run").out.splitlines()
+    assert before[0] == "2 trainings are missing", "GCE and A-GCE, which is compared with nothing alone"
+    monkeypatch.setattr(
+        reviewing, "ALL", (replace(reviewing.TABLES, own=Schedule(2, ()), training={"clean_batch_size": 100}),)
+    )
+    stale = done(*asked, "--dry-run").out.splitlines()
+    assert stale[0] == "0 trainings are missing"
+    assert stale[1].startswith("4 results of before do not count (train_on_clean was True, is None now): remove")
+    rows = json.loads(done("bench", "show", "review", "--results", tmp_path / "results", "--json").out)
+    assert [row["method"] for row in rows] == ["GCE"], "what does not count is not shown"
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
@@ -100,7 +124,7 @@ def test_gains_are_between_runs_of_one_seed() -> None:
     found = []
     for seed, ours, chance in ((1, 0.7, 0.6), (2, 0.8, 0.7), (3, 0.9, 0.9)):
         first = Cell(FIRST.task, "tabular", "review-tables", "GCE", seed)
-        informative, random = reviewing.cells_after(first, ["informative", "random"], [100])
+        informative, random, *_ = reviewing.cells_after(first, ["informative", "random"], [100])
         found += [Run(first, 0.5, 0.5, {}), Run(informative, ours, ours, {}), Run(random, chance, chance, {})]
     rows = review_table.rows(found)
     gain = next(row for row in rows if row["order"] == "informative")

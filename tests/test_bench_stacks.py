@@ -45,6 +45,8 @@ def test_which_cells_go_together(small: tuple[Protocol, Place]) -> None:
     cells = cells_of(protocol, "CE", "A-GCE", "GCE", seeds=2)
     assert labels(stacked(cells, where, 3)) == [["CE 0", "GCE 0", "CE 1"], ["A-GCE 0", "A-GCE 1"], ["GCE 1"]]
     assert labels(stacked(cells, where, 1)) == [[f"{c.method} {c.seed}"] for c in cells]
+    several = cells_of(protocol, "A-GCE+", "A-GCE", seeds=2)  # committees are trained by themselves
+    assert labels(stacked(several, where, 3)) == [["A-GCE+ 0"], ["A-GCE 0", "A-GCE 1"], ["A-GCE+ 1"]]
 
 
 def test_what_keeps_them_apart(small: tuple[Protocol, Place], tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ METHODS: dict[str, dict[str, Any]] = {
     # Its weights are divided by their mean, so that one direction has no gradient: Adam makes steps of the rounding.
     "MW-Net": {"warmup": 0.2, "dtype": "float64"},
     "Forward": {},
+    "ELR": {},
     "T-GCE": {},
 }
 

@@ -46,6 +46,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "CE": {},
     "GCE": {},
     "Forward": {},
+    "ELR": {},
     "MW-Net": {"every": 2},
     "A-GCE": {"every": 2},
     "A-SL": {"every": 1, "margin": "latest"},

@@ -27,7 +27,7 @@ def replaying(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("replaying")
-@pytest.mark.parametrize("name", ["CE", "Forward", "A-GCE", "MW-Net"])
+@pytest.mark.parametrize("name", ["CE", "Forward", "ELR", "A-GCE", "MW-Net"])
 def test_smaller_batches_in_between(name: str) -> None:
     options: dict[str, Any] = {"every": 2} if name in ("A-GCE", "MW-Net") else {}
     own, other = (twin(name, **options) for _ in range(2))

@@ -18,7 +18,7 @@ from narl.train.engine.seats import Seat
 from narl.train.engine.stack import Stack
 
 MIXES: dict[str, list[tuple[str, dict[str, Any]]]] = {
-    "fixed": [("CE", {}), ("GCE", {}), ("JS", {}), ("Forward", {})],
+    "fixed": [("CE", {}), ("GCE", {}), ("JS", {}), ("Forward", {}), ("ELR", {})],
     "learned": [(name, {"every": 2}) for name in ("A-GCE", "A-SL", "A-PolySoft", "A-JS", "MW-Net", "A-GCE")],
     "always": [("A-GCE", {"every": 1, "margin": "latest"}), ("A-JS", {"every": 1, "virtual": "optimizer"})],
     "plain look-ahead": [("A-GCE", {"every": 3, "virtual": "sgd"}), ("A-SL", {"every": 3, "virtual": "sgd"})],

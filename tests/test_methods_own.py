@@ -21,7 +21,7 @@ from narl.train.methods.fixed import FixedLoss
 from narl.train.own import load_object
 
 PAGE = Path(__file__).parent.parent / "docs" / "methods.md"
-OF_ADJUSTERS = ("margin", "input", "families", "snapshots")
+OF_ADJUSTERS = ("margin", "input", "clean_loss", "robust_start", "families", "merge_even", "snapshots")
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_the_documented_options_are_those_that_there_are() -> None:
 
 def test_the_documented_methods_are_those_that_there_are() -> None:
     table = PAGE.read_text().split("## Options")[0]
-    assert set(re.findall(r"`([A-Z][\w-]*)`", "\n".join(re.findall(r"^\| `.*?\|", table, re.M)))) == set(
+    assert set(re.findall(r"`([A-Z][\w-]*\+?)`", "\n".join(re.findall(r"^\| `.*?\|", table, re.M)))) == set(
         methods.names()
     )
 

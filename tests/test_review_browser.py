@@ -108,7 +108,7 @@ def test_the_mouse_and_the_end(browser: Browser, tmp_path: Path) -> None:
             page.click(button)
             settle(page)
         assert page.is_visible("#done")
-        assert page.inner_text("#command") == "narl train DATA --clean runs/first --out NEW"
+        assert page.inner_text("#command") == "narl train DATA --clean runs/first --train-on-clean --out NEW"
         page.click("#undo-done")
         settle(page)
         assert page.is_visible("#work")

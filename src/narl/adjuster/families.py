@@ -63,6 +63,28 @@ class Families:
         return cls(torch.from_numpy(family[inverse.reshape(-1)]).long(), torch.from_numpy(centres))
 
 
+def uneven(counts: Counts) -> bool:
+    r"""Whether class sizes differ by more than chance would make them.
+
+    .. math:: \sum_k \frac{(n_k - \bar n)^2}{\bar n} > (c - 1) + 3 \sqrt{2 (c - 1)}
+
+    The left side is Pearson's statistic for even classes, the right side its mean and three standard deviations. Where
+    classes are even, families sort them by accident, and each head learns from a part of the samples only.
+
+    Args:
+        counts: number of samples of every class, ``(c,)``.
+
+    Example:
+        >>> uneven([118, 125, 130, 121]), uneven([11_800, 12_500, 13_000, 12_100]), uneven([20, 90, 500])
+        (False, True, True)
+    """
+    sizes = checked_counts(counts)
+    mean, freedom = sizes.mean(), len(sizes) - 1
+    if mean == 0:
+        return False
+    return bool(((sizes - mean) ** 2).sum() / mean > freedom + 3 * np.sqrt(2 * freedom))
+
+
 def checked_counts(counts: Counts) -> npt.NDArray[np.float64]:
     """Class counts as float64 ``(c,)``, or an error that says what is wrong with them."""
     try:

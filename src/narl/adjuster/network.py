@@ -14,9 +14,10 @@ from narl import losses
 from narl.adjuster import files
 from narl.adjuster.families import Counts, Families, checked_counts
 from narl.adjuster.margins import INPUTS, RunningMargin, margin, measured
-from narl.errors import ClassCountsError, HyperparameterError, OptionError, SampleIdsError
+from narl.errors import ClassCountsError, HyperparameterError, OptionError, SampleIdsError, nearest
 
 _PROGRESS = "+progress"
+_END = 0.01  # as near to a span's ends as an adjuster begins
 
 
 @final
@@ -96,11 +97,44 @@ class Adjuster(nn.Module):
         """Random kinks along the margin, and heads that give the starting values whatever the margin."""
         nn.init.uniform_(self.hidden.weight, -1, 1, generator=generator)
         nn.init.uniform_(self.hidden.bias, -1, 1, generator=generator)
+        self._level({h.name: (h.start - h.span[0]) / (h.span[1] - h.span[0]) for h in self.robust_loss.hyperparameters})
+
+    @torch.no_grad()
+    def begin_at(self, **hyperparameters: float) -> Adjuster:
+        """Give every sample the same hyperparameters, whatever its margin, and forget what was learned of margins.
+
+        The usual start, near cross entropy, suits long trainings. On small data, where a network learns wrong labels by
+        heart before an adjuster has learned anything, a robust one is better: train with the loss's defaults for some
+        epochs, then let the adjuster learn from there.
+
+        Args:
+            hyperparameters: those that are not given get the loss's defaults. What lies outside the span, or at its
+                very ends, where a sigmoid learns no more, comes in by a hundredth of the span.
+
+        Returns:
+            The adjuster itself.
+
+        Example:
+            >>> adjuster = Adjuster("gce", [10, 20]).begin_at()
+            >>> adjuster(torch.randn(2, 2), torch.tensor([0, 1]))["q"]
+            tensor([0.7000, 0.7000], grad_fn=<SqueezeBackward1>)
+        """
+        unknown = sorted(hyperparameters.keys() - self.spans.keys())
+        if unknown:
+            raise HyperparameterError(
+                f"{self.robust_loss.name!r} has no {unknown[0]!r}: {nearest(unknown[0], self.spans)}"
+            )
+        wanted = {**self.robust_loss.defaults, **hyperparameters}
+        shares = {name: (wanted[name] - low) / (high - low) for name, (low, high) in self.spans.items()}
+        self._level({name: min(max(share, _END), 1 - _END) for name, share in shares.items()})
+        return self
+
+    def _level(self, shares: Mapping[str, float]) -> None:
+        """Have the heads give these shares of the spans, whatever the margin."""
         nn.init.zeros_(self.heads.weight)
-        shares = [(h.start - h.span[0]) / (h.span[1] - h.span[0]) for h in self.robust_loss.hyperparameters]
-        start = torch.tensor([math.log(share / (1 - share)) for share in shares])
+        level = torch.tensor([math.log(share / (1 - share)) for share in shares.values()])
         with torch.no_grad():
-            self.heads.bias.copy_(start.repeat(self.num_families))
+            self.heads.bias.copy_(level.repeat(self.num_families))
 
     def refit(self, class_counts: Counts) -> Adjuster:
         """Fit the families to new data: what was learned stays, what belongs to the old data goes.

@@ -12,11 +12,10 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
+from narl.audit.epochs import scale_of
 from narl.audit.verdicts import Classes, Numbers
 
 _BLOCK = 2**22  # numbers that are worked on at once
-_BINS = 200  # of margins, to look for two groups
-_LEAST = 0.1  # variance between groups that an epoch is credited with at least
 
 
 @final
@@ -56,7 +55,7 @@ def from_epochs(
         margins: ``(T, N)``, NaN where there is none; every sample has one. Read in pieces: may be a memory map.
         rivals: the classes that stood against the labels, ``(T, N)``; None where that is not known.
         labels: the given labels, ``(N,)``.
-        weights: of the epochs, at least 0, ``(T,)``: :func:`weights_of` the margins.
+        weights: of the epochs, at least 0, ``(T,)``: :func:`narl.audit.epochs.weights_of` the margins.
         num_classes: c.
 
     Returns:
@@ -68,7 +67,7 @@ def from_epochs(
         >>> found.support.round(3).tolist(), found.rival.tolist(), found.share.round(3).tolist()
         ([0.935, 0.422], [1, 0], [0.544, 0.948])
     """
-    scale = np.array([_scale(epoch) for epoch in margins])
+    scale = np.array([scale_of(epoch) for epoch in margins])
     used = _weights(weights)
     count = margins.shape[1]
     support, share, margin = np.empty(count), np.zeros(count), np.empty(count)
@@ -88,34 +87,6 @@ def from_epochs(
         if rivals is not None:
             rival[part], share[part] = _strongest(np.asarray(rivals[:, part]), against, labels[part], num_classes)
     return Evidence(support, rival, share, margin)
-
-
-def weights_of(margins: NDArray[np.floating]) -> Numbers:
-    r"""How much every epoch has to say: the more, the more clearly its margins fall into two groups.
-
-    .. math:: w_t = b_t^2 + 0.1^2, \qquad b_t = \max_c \; p_c (1 - p_c) (\nu_c^+ - \nu_c^-)^2
-
-    where a cut c parts the values tanh(m / μ) of an epoch into a share p below it, with mean ν⁻, and the rest, with
-    mean ν⁺: b is the variance between the groups, which Otsu's threshold makes largest. Early epochs contradict labels
-    here and there, with small margins; late ones that have learned wrong labels by heart contradict hardly any. Both
-    have one broad group, and count less. The second term is for data without wrong labels: there no epoch has two
-    groups but those of the first, unsure epochs, which must not count alone.
-
-    Args:
-        margins: ``(T, N)``, NaN where there is none. Read epoch by epoch: may be a memory map.
-
-    Returns:
-        ``(T,)``, above 0.
-
-    Example:
-        >>> parted, by_heart = [3.0, 3.0, 3.0, -3.0], [3.0, 3.0, 2.5, 2.0]
-        >>> weights_of(np.array([parted, by_heart])).round(2).tolist()
-        [0.2, 0.01]
-
-    Reference: Otsu. A threshold selection method from gray-level histograms. IEEE Trans. SMC 1979.
-    """
-    between = np.array([_between(np.tanh(known / _scale(known))) for known in map(_known, margins)])
-    return between**2 + _LEAST**2
 
 
 def from_logits(logits: NDArray[np.floating], labels: Classes) -> Evidence:
@@ -152,30 +123,6 @@ def _weights(weights: Numbers) -> Numbers:
     """Weights that sum to one; equal ones where all are 0."""
     total = float(weights.sum())
     return weights / total if total > 0 else np.full(len(weights), 1 / max(len(weights), 1))
-
-
-def _known(margins: NDArray[np.floating]) -> Numbers:
-    """The margins that there are of an epoch."""
-    values = np.asarray(margins, dtype=np.float64)
-    return values[~np.isnan(values)]
-
-
-def _scale(margins: NDArray[np.floating]) -> float:
-    """The mean size of an epoch's margins."""
-    known = np.abs(_known(margins))
-    return max(float(known.mean()), 1e-12) if len(known) else 1.0
-
-
-def _between(values: Numbers) -> float:
-    """The largest variance between two groups that a cut makes of values from -1 to 1."""
-    if not len(values):
-        return 0.0
-    counts, edges = np.histogram(values, bins=_BINS, range=(-1, 1))
-    sums = np.bincount(np.digitize(values, edges[1:-1]), values, minlength=_BINS)
-    below, low = counts.cumsum()[:-1] / len(values), sums.cumsum()[:-1] / len(values)
-    parted = (below > 0) & (below < 1)
-    p, low, mean = below[parted], low[parted], sums.sum() / len(values)
-    return float(((low - p * mean) ** 2 / (p * (1 - p))).max(initial=0.0))
 
 
 def _strongest(

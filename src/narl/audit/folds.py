@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from narl.audit import evidence
 from narl.audit.judging import judge
-from narl.audit.runs import check_unchanged, families_of, judged_clean, log_probabilities
+from narl.audit.runs import check_unchanged, families_of, judged_clean, log_probabilities, warn_of_no_unseen
 from narl.audit.verdicts import Classes, Verdicts
 from narl.data.content import groups
 from narl.data.samples import Samples
@@ -42,7 +42,7 @@ def from_folds(
         device: where to compute predictions.
 
     Returns:
-        One verdict a training sample, in the run's order; None if the observer wanted to stop.
+        One verdict a training sample that was not checked, in the run's order; None if the observer wanted to stop.
 
     Raises:
         RunFolderError: the data have changed since the run began.
@@ -72,10 +72,13 @@ def from_folds(
         held = np.flatnonzero(parts == fold)
         logits[held] = log_probabilities(trained.predict(train.take(held).inputs))
         classifiers.append(trained)
-    given = train.labels.astype(np.int64)
+    judged = plan.sets.unchecked
+    given = train.labels[judged].astype(np.int64)
+    if plan.sets.checked and not plan.sets.unseen:
+        warn_of_no_unseen(run)
     return judge(
-        evidence.from_logits(logits, given),
-        ids=train.ids,
+        evidence.from_logits(logits[judged], given),
+        ids=train.ids[judged],
         given=given,
         class_names=train.classes,
         family=families_of(run, given),

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from narl.adjuster import Families
 from narl.audit import evidence
+from narl.audit.epochs import weights_of
 from narl.audit.judging import Clean, judge
 from narl.audit.verdicts import Classes, Numbers, Verdicts
 from narl.data.samples import Samples
@@ -29,17 +30,18 @@ from narl.train.trained import Trained
 def from_run(folder: str | PathLike[str], *, calibrate: bool = True, device: str = "auto") -> Verdicts:
     """Which labels of its training set a run holds for wrong, by all that it recorded so far.
 
-    The data are read again only where they are needed: for a clean set, and for runs whose record holds no labels or
-    no rivals, as those of narl before there were audits.
+    Clean samples that it was trained on as well are not judged: they have been checked. The data are read again only
+    where they are needed: for a clean set, and for runs whose record holds no labels or no rivals, as those of narl
+    before there were audits.
 
     Args:
         folder: the run's.
-        calibrate: where the run has a clean set, calibrate probabilities with it. If it cannot be read any more, a
-            warning says so.
+        calibrate: where the run has clean samples that it was not trained on, calibrate probabilities with them. If it
+            was trained on all of them, or they cannot be read any more, a warning says so.
         device: where to compute predictions for the clean set.
 
     Returns:
-        One verdict a training sample, in the run's order.
+        One verdict a training sample that was not checked, in the run's order.
 
     Raises:
         RunFolderError: the folder is no run, is damaged, or has no epoch yet.
@@ -61,7 +63,8 @@ def from_run(folder: str | PathLike[str], *, calibrate: bool = True, device: str
     record = SampleRecord.open(folder)
     with run.understood() as config:
         names = tuple(str(name) for name in config["classes"])
-        clean_count = int(config["samples"]["clean"]) + int(config["samples"]["heldout"])
+        checked, unseen = int(config["samples"].get("checked", 0)), int(config["samples"]["heldout"])
+        unseen += 0 if checked else int(config["samples"]["clean"])
     epochs = _epochs(run, record)
     sets: Sets | None = None
     if record.labels is None or RIVAL not in record.fields:
@@ -69,14 +72,25 @@ def from_run(folder: str | PathLike[str], *, calibrate: bool = True, device: str
     labels = record.labels if record.labels is not None else _labels_of(record, _there(sets).train, run)
     if labels.max() >= len(names):
         raise RunFolderError(f"{run.path / 'samples.json'} names classes that the run has not: restore it")
-    margins = record.epochs_of("margin")[:epochs]
+    judged = slice(len(labels) - checked)  # clean samples that were trained on come last
+    labels = labels[judged]
+    margins = record.epochs_of("margin")[:epochs, judged]
     _check_margins(margins, run)
-    rivals = record.epochs_of(RIVAL)[:epochs] if RIVAL in record.fields else None
-    found = evidence.from_epochs(margins, rivals, labels, evidence.weights_of(margins), len(names))
+    rivals = record.epochs_of(RIVAL)[:epochs, judged] if RIVAL in record.fields else None
+    found = evidence.from_epochs(margins, rivals, labels, weights_of(margins), len(names))
     if rivals is None:
-        found = _with_rivals(found, run, _there(sets).train, labels, device)
-    clean = _clean(run, sets, device) if calibrate and clean_count else None
-    return judge(found, ids=record.ids, given=labels, class_names=names, family=families_of(run, labels), clean=clean)
+        train = _there(sets).train.take(np.arange(len(labels)))
+        found = _with_rivals(found, run, train, labels, device)
+    if calibrate and checked and not unseen:
+        warn_of_no_unseen(run)
+    return judge(
+        found,
+        ids=record.ids[judged],
+        given=labels,
+        class_names=names,
+        family=families_of(run, labels),
+        clean=_clean(run, sets, device) if calibrate and unseen else None,
+    )
 
 
 def read_sets(run: RunFolder) -> Sets:
@@ -89,8 +103,8 @@ def read_sets(run: RunFolder) -> Sets:
         settings, recipe = Settings.from_json(config["settings"]), Recipe(**config["recipe"])
         uses_clean = int(config["samples"]["clean"]) > 0
     sets = prepare(settings, heldout=recipe.heldout)
-    if not uses_clean and sets.clean is not None:  # a method that learns nothing from clean samples
-        sets = Sets(sets.train, None, sets.clean, sets.test, sets.columns, sets.notes)
+    if not uses_clean:
+        sets = sets.not_learned_from()
     check_unchanged(run, sets)
     return sets
 
@@ -115,15 +129,24 @@ def paths_of(run: RunFolder, ids: NDArray[np.str_]) -> list[str] | None:
 
 
 def judged_clean(sets: Sets, classifiers: Sequence[Trained]) -> Clean | None:
-    """What classifiers say of all samples whose labels are right, one after the other; None without such samples.
+    """What classifiers say of samples whose labels are right, one after the other; None without such samples.
 
     The loss may have been learned on them, but no classifier was trained on one.
     """
-    parts = [samples for samples in (sets.clean, sets.heldout) if samples is not None]
-    said = [(log_probabilities(each.predict(part.inputs)), part.labels) for each in classifiers for part in parts]
+    said = [(log_probabilities(each.predict(one.inputs)), one.labels) for each in classifiers for one in sets.unseen]
     if not said:
         return None
     return np.concatenate([logits for logits, _ in said]), np.concatenate([y for _, y in said]).astype(np.int64)
+
+
+def warn_of_no_unseen(run: RunFolder) -> None:
+    """Say that there is nothing to calibrate with."""
+    warnings.warn(
+        f"probabilities are not calibrated: {run.path} was trained on all of its clean samples; keep some apart with "
+        "narl train --train-on-clean --heldout 0.25",
+        NarlWarning,
+        stacklevel=3,
+    )
 
 
 def log_probabilities(probabilities: NDArray[np.float32]) -> Numbers:

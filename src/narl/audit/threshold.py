@@ -7,11 +7,10 @@ import numpy as np
 from narl.audit.verdicts import Numbers
 
 _BINS = 200
-_LOWEST, _HIGHEST = 0.4, 0.6
 
 
-def threshold(support: Numbers) -> float:
-    r"""The cut that makes two groups of labels the most likely, from 0.4 to 0.6.
+def threshold(support: Numbers, reach: float = 0.05) -> float:
+    r"""The cut that makes two groups of labels the most likely, near one half.
 
     The groups are taken for normal with one variance. A cut with shares :math:`p_0, p_1` below and above it and the
     variance :math:`\sigma^2` within the groups costs
@@ -22,6 +21,7 @@ def threshold(support: Numbers) -> float:
 
     Args:
         support: evidence for the labels, from 0 to 1, ``(N,)``.
+        reach: how far from one half the cut may lie.
 
     Example:
         >>> threshold(np.array([0.05, 0.1, 0.15, 0.85, 0.9, 0.9, 0.95]))
@@ -38,7 +38,7 @@ def threshold(support: Numbers) -> float:
     first = (counts * centres).cumsum() / max(len(support), 1)
     second = float((counts * centres**2).sum()) / max(len(support), 1)
     cuts = edges[1:-1]
-    usable = (below > 0) & (below < 1) & (cuts >= _LOWEST - 1e-9) & (cuts <= _HIGHEST + 1e-9)
+    usable = (below > 0) & (below < 1) & (abs(cuts - 0.5) <= reach + 1e-9)
     if not usable.any():
         return 0.5
     p, cut, lower = below[usable], cuts[usable], first[:-1][usable]

@@ -196,6 +196,8 @@ def _tables(protocol: Protocol, dataset: str, schedule: str, found: Sequence[Row
     length = protocol.schedule(schedule, dataset)
     falls = f", ÷10 at {' and '.join(map(str, length.milestones))}" if length.milestones else ""
     long = f"{length.epochs} epochs{falls}"
+    if protocol.lengths and schedule == "short":
+        long = "as many epochs as fit the same time"
     long = long if protocol.own else f"{schedule} schedule ({long})"
     title = f"{protocol.title}: {dataset}, {model_title(protocol.model)}, {long}"
     heading = ("method", *(noise if rate is None else f"{noise} {rate:g}" for noise, rate in columns))
@@ -239,7 +241,6 @@ def _notes(protocol: Protocol, dataset: str, schedule: str, found: Sequence[Row]
     missing = sum(row["seeds"] == 0 for row in found)
     if missing:
         notes.append(f"Not run: {missing} of {len(found)} cells.")
-        notes += [f"{beginning}*: {reason}." for beginning, reason in protocol.lacking.items()]
     notes += [f"Misprint in the paper: {said}" for said in paper.errata(protocol.name, dataset)]
     return [note for note in notes if note]
 

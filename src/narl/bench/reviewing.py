@@ -1,8 +1,10 @@
 """A simulated reviewer: what some hundred answers are worth, by which samples were asked about.
 
 A first run (GCE, no clean sample) is audited. A person who knows the true labels, and errs now and then, answers the
-first samples in some order. The next run (A-GCE) learns from these answers as its clean set, as ``narl train --clean
-RUN`` would have it: answered samples are not trained on.
+first samples in some order. The next run (A-GCE) has these answers as its clean set, as ``narl train --clean RUN
+--train-on-clean`` would have it: it learns the loss from them and is trained on them, with the labels that the person
+named. Beside it, cross entropy is trained on the answered samples alone; and on request A-GCE learns from the answers and
+is not trained on them.
 """
 
 from __future__ import annotations
@@ -22,10 +24,12 @@ from narl.bench.cells import Cell, Task
 from narl.bench.protocols import SHORT, TRAINING, Protocol, Schedule
 from narl.data.id_file import write_id_file
 from narl.errors import OptionError, UnknownNameError, nearest
+from narl.train.planning import Plan
 from narl.train.run_folder import RunFolder
 from narl.train.writing import replacing
 
-FIRST, NEXT = "GCE", "A-GCE"
+FIRST, NEXT, ALONE = "GCE", "A-GCE", "CE"
+LONGER = 10  # times as many epochs for answers alone, since theirs are short
 COUNTS = (100, 300, 1000)
 MISTAKES = 0.02
 RANDOM = "random"
@@ -35,36 +39,53 @@ IMAGES = Protocol(
     "review-images",
     "A simulated reviewer",
     tuple(Task("CIFAR-10N", labels) for labels in ("worst", "random1")),
-    (FIRST, NEXT),
+    (FIRST, NEXT, ALONE),
     "resnet32",
     {},
     own=SHORT,
     clean=0,
-    training=dict(TRAINING),
+    training={**TRAINING, "train_on_clean": True},
 )
 TEXTS = Protocol(
     "review-texts",
     "A simulated reviewer",
     (Task("TREC", "weak"), Task("TREC", "symmetric", 0.4)),
-    (FIRST, NEXT),
+    (FIRST, NEXT, ALONE),
     "text_cnn",
     {},
     own=Schedule(10, ()),
     clean=0,
-    training={"clean_batch_size": 100},
+    training={"clean_batch_size": 100, "train_on_clean": True},
 )
 TABLES = Protocol(
     "review-tables",
     "A simulated reviewer",
     tuple(Task(data, noise, 0.4) for data in ("letter", "penbased") for noise in ("symmetric", "asymmetric")),
-    (FIRST, NEXT),
+    (FIRST, NEXT, ALONE),
     "tabular",
     {},
     own=Schedule(30, ()),
     clean=0,
-    training={"clean_batch_size": 100},
+    training={"clean_batch_size": 100, "train_on_clean": True},
 )
 ALL = (IMAGES, TEXTS, TABLES)
+_APART = "-apart"
+
+
+def apart(protocol: Protocol) -> Protocol:
+    """The same, but answers teach the loss alone: they are not trained on.
+
+    Example:
+        >>> apart(TEXTS).name, apart(TEXTS).training, is_apart(apart(TEXTS).name)
+        ('review-texts-apart', {'clean_batch_size': 100}, True)
+    """
+    training = {name: value for name, value in protocol.training.items() if name != "train_on_clean"}
+    return replace(protocol, name=protocol.name + _APART, training=training)
+
+
+def is_apart(schedule: str) -> bool:
+    """Whether a schedule is of a table whose answers are not trained on."""
+    return schedule.endswith(_APART)
 
 
 def first_of(cell: Cell) -> Cell:
@@ -79,7 +100,7 @@ def first_of(cell: Cell) -> Cell:
 
 
 def cells_after(first: Cell, orders: Sequence[str], counts: Sequence[int] = COUNTS) -> list[Cell]:
-    """The runs that learn from so many answers, in each order.
+    """The runs after so many answers, in each order: one that learns from them, and one of the answers alone.
 
     Raises:
         UnknownNameError: there is no such order.
@@ -87,7 +108,30 @@ def cells_after(first: Cell, orders: Sequence[str], counts: Sequence[int] = COUN
     for name in orders:
         if name not in ORDERS:
             raise UnknownNameError(f"no order is called {name!r}: {nearest(name, ORDERS)}")
-    return [replace(first, method=NEXT, review=(order, count)) for order in orders for count in counts]
+    return [
+        replace(first, method=method, review=(order, count))
+        for method in ((NEXT,) if is_apart(first.schedule) else (NEXT, ALONE))
+        for order in orders
+        for count in counts
+    ]
+
+
+def is_alone(cell: Cell) -> bool:
+    """Whether a cell is trained on answers alone.
+
+    Example:
+        >>> first = Cell(Task("TREC", "weak"), "text_cnn", "review-texts", FIRST, 1)
+        >>> [is_alone(cell) for cell in cells_after(first, ["random"], [100])]
+        [False, True]
+    """
+    return cell.review is not None and cell.method == ALONE
+
+
+def answers_alone(plan: Plan) -> Plan:
+    """The plan, trained on its clean samples and on nothing else."""
+    sets = plan.sets
+    answered = sets.train.take(np.flatnonzero(np.isin(sets.train.ids, np.array(sets.checked))))
+    return replace(plan, sets=replace(sets, train=answered))
 
 
 def answered(cell: Cell, work: Path) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Hashable, Mapping
 
+from narl.bench import reviewing
 from narl.bench.cells import Cell
 from narl.bench.protocols import Protocol
 from narl.bench.work import Place, epochs_done
@@ -27,8 +28,9 @@ def stacked(cells: Mapping[Cell, Protocol], place: Place, size: int) -> list[tup
     found: list[list[Cell]] = []
     open_: dict[Hashable, list[Cell]] = {}
     for cell, protocol in cells.items():
-        key = _key(cell, protocol, place)
-        stack = open_.get(key) if size > 1 and not cell.tune else None
+        one_network = methods.get(cell.method).networks_for(dict(cell.options)).plain
+        key = _key(cell, protocol, place), one_network
+        stack = open_.get(key) if size > 1 and not cell.tune and one_network else None
         if stack is None or len(stack) == size:
             stack = []
             found.append(stack)
@@ -39,9 +41,11 @@ def stacked(cells: Mapping[Cell, Protocol], place: Place, size: int) -> list[tup
 
 def _key(cell: Cell, protocol: Protocol, place: Place) -> Hashable:
     """Equal for cells whose steps go together."""
-    schedule = protocol.schedule(cell.schedule, cell.task.dataset)
+    schedule = protocol.schedule(cell.schedule, cell.task.dataset, cell.method)
     options = {name: value for name, value in cell.options if name in _IN_STEP}
     settings = json.dumps([protocol.training, protocol.clean, options], sort_keys=True, default=str)
     learns = methods.get(cell.method).needs_clean
     parts = 0 if cell.fold is None else cell.fold[1]  # without one of them an epoch has fewer steps
+    if reviewing.is_alone(cell) and cell.review is not None:
+        parts = cell.review[1]
     return cell.model, cell.task.images, schedule, settings, learns, parts, cell.tune, epochs_done(cell, place)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,8 +13,8 @@ from typing import Any, final
 from narl.bench import audits, crossed, protocols, reviewing, runs
 from narl.bench.account import account
 from narl.bench.cells import Cell, Task
-from narl.bench.fixed_losses import hyperparameters
 from narl.bench.noise_labels import labels_of
+from narl.bench.own_papers import hyperparameters
 from narl.bench.protocols import Protocol
 from narl.bench.runs import Run
 from narl.bench.stopping import Asked, Latch
@@ -78,9 +78,6 @@ def reason_against(cell: Cell, protocol: Protocol, place: Place) -> str | None:
         methods.get(cell.method)
     except UnknownNameError:
         return f"narl has no {cell.method}"
-    for beginning, reason in protocol.lacking.items():
-        if cell.method.startswith(beginning):
-            return reason
     if cell.method.startswith("T-") and not _adjusters(cell, place):
         return f"no learned adjuster of {cell.method[2:]} was named (--adjuster), and narl ships none"
     return None
@@ -88,10 +85,11 @@ def reason_against(cell: Cell, protocol: Protocol, place: Place) -> str | None:
 
 def settings_of(cell: Cell, protocol: Protocol, place: Place) -> Settings:
     """What ``narl train`` is asked to do for a cell."""
-    schedule = protocol.schedule(cell.schedule, cell.task.dataset)
+    schedule = protocol.schedule(cell.schedule, cell.task.dataset, cell.method)
     source = place.source(cell.task)
     labels = place.work / f"{cell.slug}-labels.txt"
-    training = dict(protocol.training)
+    longer = reviewing.LONGER if reviewing.is_alone(cell) else 1
+    training = _training(cell, protocol)
     uses_clean = methods.get(cell.method).uses_clean
     if not uses_clean:
         training.pop("clean_batch_size", None)
@@ -106,12 +104,18 @@ def settings_of(cell: Cell, protocol: Protocol, place: Place) -> Settings:
         adjusters=_adjusters(cell, place),
         tune=cell.tune,
         model=None if cell.model == protocols.BY_KIND else cell.model,
-        epochs=schedule.epochs,
-        milestones=schedule.milestones,
+        epochs=schedule.epochs * longer,
+        milestones=tuple(epoch * longer for epoch in schedule.milestones),
         seed=cell.seed,
         device=place.device,
         **training,
     )
+
+
+def _training(cell: Cell, protocol: Protocol) -> dict[str, Any]:
+    """The table's settings, but those about clean samples where there are none."""
+    without = () if protocol.clean or cell.review is not None else ("train_on_clean",)
+    return {name: value for name, value in protocol.training.items() if name not in without}
 
 
 def _clean(cell: Cell, protocol: Protocol, place: Place) -> str:
@@ -122,11 +126,11 @@ def _clean(cell: Cell, protocol: Protocol, place: Place) -> str:
 
 def asked_of(cell: Cell, protocol: Protocol) -> dict[str, Any]:
     """What a table asks of a cell beyond its name, as plain values: a result that was asked for otherwise is stale."""
-    schedule = protocol.schedule(cell.schedule, cell.task.dataset)
+    schedule = protocol.schedule(cell.schedule, cell.task.dataset, cell.method)
     published = {} if protocol.own or cell.tune else hyperparameters(cell.method, cell.task)
     options = {**published, **dict(cell.options)}
     defaults = methods.get(cell.method).checked({})
-    asked = {"clean": protocol.clean, "training": protocol.training, "options": options, "defaults": defaults}
+    asked = {"clean": protocol.clean, "training": _training(cell, protocol), "options": options, "defaults": defaults}
     if protocol.shared:
         asked["tasks"] = sorted(task.slug for task in protocol.tasks)  # all of them teach the adjuster
     plain: dict[str, Any] = json.loads(json.dumps({**asdict(schedule), **asked}))
@@ -254,7 +258,8 @@ def training(
     folder = place.work / cell.slug
     protocols.import_modules(protocol.modules)  # here: a job on a cluster begins with nothing imported, too
     settings = settings_of(cell, protocol, place)
-    part = partial(crossed.without, fold=cell.fold)
+    part: Callable[[Plan], Plan]
+    part = reviewing.answers_alone if reviewing.is_alone(cell) else partial(crossed.without, fold=cell.fold)
     whole = plan(settings)
     made = part(whole)
     how: dict[str, Any] = {"observer": observer, "tensorboard": False, "stack": stack}
@@ -283,8 +288,9 @@ def _check_unchanged(folder: Path, made: Plan) -> None:
     """Refuse to go on with a run that began as something else: its result would be called what it is not."""
     run = RunFolder.open(folder)
     with run.understood() as config:
-        before, now = config["settings"], json.loads(json.dumps(made.settings.to_json()))
-        changed = [name for name in now if name != "device" and before.get(name) != now[name]]
+        settings = Settings.from_json(config["settings"])  # what was not there then has its default
+        before, now = (json.loads(json.dumps(one.to_json())) for one in (settings, made.settings))
+        changed = [name for name in now if name != "device" and before[name] != now[name]]
     if changed:
         raise RunFolderError(
             f"{folder} was begun with {changed[0]} = {before.get(changed[0])!r}, now it is {now[changed[0]]!r}: remove "

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
 from narl.bilevel.calls import Inputs, call, snapshot, substituted, uncompiled
+from narl.bilevel.clean_losses import clean_loss_of, cross_entropy
 from narl.bilevel.memory_format import faster_layout
 from narl.bilevel.optimizers import Rule, rule_of, trained_parameters
 from narl.bilevel.processes import Processes, bare
@@ -60,6 +60,7 @@ def hypergradient(
     tangent: str = "auto",
     processes: Processes | None = None,
     clip: float | None = None,
+    clean_loss: str = "ce",
 ) -> tuple[Tensor, ...]:
     r"""How the clean loss after the next step depends on the parameters of the training loss.
 
@@ -83,6 +84,7 @@ def hypergradient(
         processes: who computes this together, each with its share of both batches; None: the processes of a model in
             ``DistributedDataParallel``, else this one alone.
         clip: the norm that a longer gradient is scaled down to before the step; None: it is left as it is.
+        clean_loss: ``"ce"``: cross entropy, or ``"mae"``: how improbable the right labels are, which is bounded.
 
     Returns:
         One gradient for each of ``objective.parameters()``, in their order.
@@ -106,6 +108,7 @@ def hypergradient(
     inputs, targets, *rest = batch
     ids = rest[0] if rest else None
     rule = rule_of(optimizer, virtual)
+    judged = clean_loss_of(clean_loss)
 
     def begin() -> tuple[TrainingPass, Sequence[Any]]:
         return TrainingPass.of(model, inputs, len(targets), snapshot(model), tangent=tangent), clean_batch
@@ -122,6 +125,7 @@ def hypergradient(
             tangent=tangent,
             processes=processes,
             clip=clip,
+            clean_loss=judged,
         )
     return meta.gradients
 
@@ -138,6 +142,7 @@ def meta_gradient(
     tangent: str,
     processes: Processes,
     clip: float | None = None,
+    clean_loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
 ) -> Hypergradient:
     """The hypergradient on top of a forward pass, whose graph stays there; ``begin`` makes it and the clean batch."""
     parameters = trained_parameters(model, optimizer)
@@ -161,9 +166,9 @@ def meta_gradient(
             check_targets(clean_targets, num_classes=clean_logits.shape[1], num_samples=len(clean_logits))
         except LabelError as error:
             raise LabelError(f"in the clean batch, {error}") from None
-        clean_loss = F.cross_entropy(at_least_float32(clean_logits), _as_classes(clean_targets))
+        judged = clean_loss(clean_logits, clean_targets)
         turn.give(
-            [clean_loss.detach(), *torch.autograd.grad(clean_loss, list(moved.values()), allow_unused=True)],
+            [judged.detach(), *torch.autograd.grad(judged, list(moved.values()), allow_unused=True)],
             weight=len(clean_targets),
         )
     scalar = at_least_float32(next(iter(parameters.values())).new_zeros(()))
@@ -335,10 +340,6 @@ def _virtual_step(
 def _dense(gradient: Tensor | None) -> Tensor:
     assert gradient is not None
     return gradient.to_dense() if gradient.is_sparse else gradient
-
-
-def _as_classes(targets: Tensor) -> Tensor:
-    return targets if targets.is_floating_point() else targets.long()
 
 
 def _or_zero(gradient: Tensor | None, parameter: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import Adam, Optimizer
 
 from narl.bilevel.calls import Inputs, restore, snapshot, substituted, uncompiled
+from narl.bilevel.clean_losses import clean_loss_of
 from narl.bilevel.hypergradient import (
     Hypergradient,
     Objective,
@@ -42,7 +43,7 @@ class StepReport:
 
     Args:
         loss: mean training loss, a scalar.
-        meta_loss: mean cross entropy of the clean batch after the virtual step; None in steps without one.
+        meta_loss: mean loss of the clean batch after the virtual step; None in steps without one.
         hyperparameters: what the adjuster gave the samples, ``(N,)`` each, by name.
         margins: the samples' margins, ``(N,)``; None for objectives that have none.
         rivals: the class that stands most against each label, ``(N,)``; None where nobody has looked.
@@ -83,6 +84,9 @@ class MetaStep:
             They begin with the first one's adjuster.
         clip: a longer gradient is scaled down to this norm, as ``torch.nn.utils.clip_grad_norm_`` does, in the virtual
             step too, derivative included. None: gradients are left as they are.
+        clean_loss: what the step is judged by. ``"ce"``: cross entropy, as in the paper. ``"mae"``: how improbable the
+            right labels are; on a few hundred clean samples, of which some are gotten confidently wrong, it tells wrong
+            labels from right ones earlier.
 
     What clips otherwise, such as a hook of ``optimizer.register_step_pre_hook``, the virtual step does not see.
 
@@ -113,6 +117,7 @@ class MetaStep:
         adjuster_optimizer: Optimizer | None = None,
         processes: Processes | None = None,
         clip: float | None = None,
+        clean_loss: str = "ce",
     ) -> None:
         if not isinstance(model, nn.Module) or not isinstance(optimizer, Optimizer):
             raise OptionError(
@@ -137,6 +142,7 @@ class MetaStep:
         self.adjuster_optimizer = _optimizer_of(adjuster, adjuster_optimizer)
         self.steps = 0
         self.rule = rule_of(optimizer, virtual)
+        self._judged = clean_loss_of(clean_loss)
         if self.processes.count > 1:
             refuse_synchronised(self.model)
             self.processes.same(list(adjuster.parameters()))
@@ -327,6 +333,7 @@ class MetaStep:
             tangent=self.tangent,
             processes=self.processes,
             clip=self.clip,
+            clean_loss=self._judged,
         )
 
     def _move_model(self, forward: Callable[[], Tensor], y: Tensor, ids: Tensor | None) -> tuple[Tensor, Tensor]:

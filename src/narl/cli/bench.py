@@ -37,10 +37,10 @@ def show(
         str,
         typer.Argument(
             help="cost: of a training step, in plain steps. table1, table2, table3, table4, table5, table6: the "
-            "paper's tables. cifar10n: labels by people. figure5, figure6: what these are drawn from. adjusters: the "
-            "tasks that adjusters were learned from. transfer: the shipped adjusters on data that they were not "
-            "learned on. audit: how well wrong labels are found. review: what a person's answers are worth. Or a JSON "
-            "file with a table of your own."
+            "paper's tables. cifar10n: labels by people. systems: boosted losses beside DivideMix and others. "
+            "figure5, figure6: what these are drawn from. adjusters: the tasks that adjusters were learned from. "
+            "transfer: the shipped adjusters on data that they were not learned on. audit: how well wrong labels are "
+            "found. review: what a person's answers are worth. Or a JSON file with a table of your own."
         ),
     ],
     results: Annotated[Path, typer.Option(help="Folder with the measured files.")] = Path("results"),
@@ -94,7 +94,8 @@ def _audit(results: Path) -> tuple[list[dict[str, Any]], list[Table]]:
 def _review(results: Path) -> tuple[list[dict[str, Any]], list[Table]]:
     from narl.bench import review_table, reviewing
 
-    rows = review_table.rows(_current(results / "review", reviewing.ALL))
+    tables = [*reviewing.ALL, *map(reviewing.apart, reviewing.ALL)]
+    rows = review_table.rows(_current(results / "review", tables))
     if not rows:
         print(f"narl: no review has been run yet under {results / 'review'}", file=sys.stderr)
     return rows, review_table.tables(rows)

@@ -24,6 +24,10 @@ def review(
         typer.Option(help="Which samples are asked about: orders of narl review, and random.", rich_help_panel=WHAT),
     ] = "informative,random",
     counts: Annotated[str, typer.Option(help="Numbers of answers.", rich_help_panel=WHAT)] = "100,300,1000",
+    apart: Annotated[
+        bool,
+        typer.Option("--apart", help="Do not train on the answers: they teach the loss alone.", rich_help_panel=WHAT),
+    ] = False,
     seeds: Seeds = 1,
     tasks: Tasks = None,
     results: Results = Path("results"),
@@ -36,8 +40,8 @@ def review(
     """Measure what a person's answers are worth: accuracy by how many samples were reviewed, and which.
 
     A reviewer who knows the true labels, and errs in 2 %, answers what narl review would ask about a run, or samples
-    drawn at random; the next run learns from the answers. Trains what has no result yet. Look at the results with:
-    narl bench show review
+    drawn at random; the next run learns from the answers and is trained on them, and one on them alone. Trains what has
+    no result yet. Look at the results with: narl bench show review
 
     narl bench review --data TREC=trec.npz --seeds 3
     """
@@ -49,19 +53,28 @@ def review(
 
     place = Place(sources(data), work.resolve(), (results / FOLDER).resolve(), labels, device=device)
     first_place = replace(place, results=place.work / "reviewed")  # kept with its run, which the answers are about
-    found = of_given(reviewing.ALL, place, seeds=seeds, tasks=shared.names(tasks), first_seed=audits.FIRST_SEED)
+    tables = [*map(reviewing.apart, reviewing.ALL)] if apart else reviewing.ALL
+    found = of_given(tables, place, seeds=seeds, tasks=shared.names(tasks), first_seed=audits.FIRST_SEED)
     firsts = {cell: table for cell, table in found.items() if cell.method == reviewing.FIRST}
     needed: dict[Cell, Protocol] = {}
     missing: dict[Cell, Protocol] = {}
+    stale: list[tuple[Cell, str]] = []
     for first, table in firsts.items():
         after = reviewing.cells_after(first, shared.names(orders), _numbers(counts))
-        own = grid.sort(after, table, place).missing
+        found_now = grid.sort(after, table, place)
+        own = found_now.missing
         missing |= dict.fromkeys(own, table)
+        stale += found_now.stale
         if (own or not first.result(place.results).exists()) and not first.result(first_place.results).exists():
             needed[first] = table
     print(f"{len(needed) + len(missing)} trainings are missing")
     for cell in (*needed, *missing):
         print(f"  {cell.task}, {cell.label}, seed {cell.seed}")
+    for change in dict.fromkeys(change for _, change in stale):
+        old = [cell.result(place.results) for cell, own in stale if own == change]
+        print(
+            f"{len(old)} results of before do not count ({change}): remove what is to be trained anew, such as {old[0]}"
+        )
     if dry_run or not (needed or missing):
         return
     check(place)

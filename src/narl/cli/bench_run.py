@@ -28,8 +28,9 @@ def run(
         list[str],
         typer.Argument(
             metavar="TABLE",
-            help="table1, table2, table3, table5, table6, cifar10n, figure5, figure6; transfer: adjusters on data that "
-            "they were not learned on; or a JSON file with a table of your own.",
+            help="table1, table2, table3, table5, table6, cifar10n, figure5, figure6; systems: boosted losses "
+            "beside DivideMix and others; transfer: adjusters on data that they were not learned on; or a JSON file "
+            "with a table of your own.",
         ),
     ],
     data: Annotated[

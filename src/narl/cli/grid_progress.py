@@ -61,7 +61,7 @@ class GridProgress:
         """A bar for it."""
         if cell.slug not in self._running:
             self._began.setdefault(cell.slug, time.monotonic())
-            epochs = self._cells[cell].schedule(cell.schedule, cell.task.dataset).epochs
+            epochs = self._cells[cell].schedule(cell.schedule, cell.task.dataset, cell.method).epochs
             self._running[cell.slug] = self._bars.add_task(escape(_name(cell)), total=epochs)
 
     def moved(self, cell: Cell, epoch: int) -> None:

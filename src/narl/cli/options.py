@@ -107,7 +107,8 @@ TextLength = Annotated[
 Augment = Annotated[
     str | None,
     typer.Option(
-        help="Variations of training images: crop, flip, cutout, colour, resized-crop, rotate, joined by +; or none.",
+        help="Variations of training images: crop, flip, cutout, colour, resized-crop, rotate, strong, joined by +; "
+        "or none.",
         rich_help_panel=_MODEL,
         show_default="crop+flip; crop for grey images",
     ),

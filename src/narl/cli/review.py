@@ -59,7 +59,7 @@ def review(
 
     narl review run
 
-    narl train DATA --clean run --out better
+    narl train DATA --clean run --train-on-clean --out better
 
     The page is served on this machine only and loads nothing from elsewhere. Answers are kept in the run's folder.
     """

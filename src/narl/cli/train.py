@@ -27,17 +27,27 @@ def train(
     clean: Annotated[
         str,
         typer.Option(
-            help="Samples whose labels are right, never trained on: a file or folder like DATA; a file of sample ids "
-            "(.txt, or CSV with id and label); a run on DATA, for what was checked in it with narl review; a number, "
-            "to take that many out of DATA, class by class, whose labels you vouch for; or none.",
+            help="Samples whose labels are right, to learn the loss from: a file or folder like DATA; a file of sample "
+            "ids (.txt, or CSV with id and label); a run on DATA, for what was checked in it with narl review; a "
+            "number, to take that many out of DATA, class by class, whose labels you vouch for; or none.",
             rich_help_panel=_METHOD,
         ),
     ] = "none",
+    train_on_clean: Annotated[
+        bool,
+        typer.Option(
+            "--train-on-clean",
+            help="Train on the clean samples as well, with their checked labels; else they only serve the loss. Never "
+            "on held-out ones.",
+            rich_help_panel=_METHOD,
+        ),
+    ] = False,
     method: Annotated[
         str | None,
         typer.Option(
             help="CE, MAE, GCE, SL, PolySoft, JS; A-GCE, A-SL, … (learned on the clean set); T-GCE, … (learned before, "
-            "see --adjuster); Forward, MW-Net; or package.module:Class.",
+            "see --adjuster); Forward, MW-Net, Mixup, MentorNet, Co-teaching, ELR, ELR+, DivideMix; or "
+            "package.module:Class.",
             rich_help_panel=_METHOD,
             show_default="A-GCE with a clean set; without, T-GCE where narl ships its adjuster, else GCE",
         ),
@@ -60,6 +70,15 @@ def train(
             show_default=False,
         ),
     ] = [],  # noqa: B006  typer copies it
+    boost: Annotated[
+        bool,
+        typer.Option(
+            "--boost",
+            help="Mixup, strong views, guesses for doubted labels, averaged weights and a prior of the classes with an "
+            "A-* or T-* method; the same as a plus behind its name, such as --method A-GCE+.",
+            rich_help_panel=_METHOD,
+        ),
+    ] = False,
     margin: Annotated[
         str | None,
         typer.Option(
@@ -185,6 +204,7 @@ def settings_of(given: dict[str, Any]) -> Settings:
     """The settings from a command's arguments, by name."""
     from narl.data.read import Columns
     from narl.train.defaults import method_of
+    from narl.train.methods import boosted_form
     from narl.train.settings import Settings
 
     columns = Columns(
@@ -206,6 +226,7 @@ def settings_of(given: dict[str, Any]) -> Settings:
         "layout",
         "labels",
         "clean",
+        "train_on_clean",
         "heldout",
         "test",
         "limit",
@@ -237,6 +258,8 @@ def settings_of(given: dict[str, Any]) -> Settings:
         memory_limit=_bytes(given["memory"]),
         **{name: given[name] for name in same},
     )
+    if given.get("boost"):
+        settings = replace(settings, method=boosted_form(method_of(settings)))
     options = read_options(method_of(settings), given["option"], margin=given["margin"], every=given["every"])
     return replace(settings, options=options)
 

@@ -107,6 +107,7 @@ def transfer(
         "margin": None,
         "every": None,
     }
-    alone |= {"clean": "none", "heldout": None, "clean_batch_size": None, "tune": False, "patience": None}
+    alone |= {"clean": "none", "train_on_clean": False, "heldout": None, "clean_batch_size": None}
+    alone |= {"tune": False, "patience": None}
     settings = settings_of(arguments | alone)
     carry_out(settings, out, overwrite=overwrite, tensorboard=tensorboard, as_json=as_json, dry_run=dry_run)

@@ -4,56 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol, final
+from typing import Protocol
 
 import torch
 from torch import Generator, Tensor
-from torch.nn import functional
 
+from narl.data.pixels import Draws, each, floats, grey, like, limited, warped
+from narl.data.random_operations import operated
 from narl.errors import DataError, UnknownNameError, nearest
 
 _JITTER = 0.4
 _AREA = (0.35, 1.0)
 _RATIO = (3 / 4, 4 / 3)
 _DEGREES = 15.0
-_GREY_WEIGHTS = (0.299, 0.587, 0.114)
-
-
-@final
-@dataclass(frozen=True)
-class Draws:
-    """Random numbers for the images of a batch, or for some of them that follow each other.
-
-    They are drawn for the whole batch: an image gets the same ones whoever computes it.
-
-    Args:
-        generator: on the CPU.
-        start: the first of the images.
-        count: how many they are.
-        total: images of the whole batch.
-
-    Example:
-        >>> whole = Draws(torch.Generator().manual_seed(0), 0, 5, 5).uniform()
-        >>> torch.equal(Draws(torch.Generator().manual_seed(0), 3, 2, 5).uniform(), whole[3:])
-        True
-    """
-
-    generator: Generator
-    start: int
-    count: int
-    total: int
-
-    def uniform(self, *kinds: int) -> Tensor:
-        """Numbers from 0 to 1, ``(*kinds, N)``."""
-        return self._own(torch.rand(*kinds, self.total, generator=self.generator))
-
-    def integers(self, low: int, high: int) -> Tensor:
-        """Whole numbers from ``low`` to below ``high``, ``(N,)``."""
-        return self._own(torch.randint(low, high, (self.total,), generator=self.generator))
-
-    def _own(self, drawn: Tensor) -> Tensor:
-        return drawn[..., self.start : self.start + self.count]
+_OPERATIONS = 2
 
 
 class Augmentation(Protocol):
@@ -69,7 +33,7 @@ def names() -> tuple[str, ...]:
 
     Example:
         >>> names()
-        ('none', 'crop', 'flip', 'cutout', 'colour', 'resized-crop', 'rotate')
+        ('none', 'crop', 'flip', 'cutout', 'colour', 'resized-crop', 'rotate', 'strong')
     """
     return tuple(_AUGMENTATIONS)
 
@@ -105,6 +69,24 @@ def get(name: str) -> Augmentation:
         return x
 
     return _nothing if name.strip() == "none" else augment
+
+
+def view(name: str, usual: str) -> Augmentation:
+    """What makes a view of training images: the usual augmentation, and others after it.
+
+    Args:
+        name: ``"usual"``, or as for :func:`get`: what comes after the usual.
+        usual: what training images get anyway, as for :func:`get`.
+
+    Returns:
+        The augmentation.
+
+    Example:
+        >>> augment = view("strong", usual="crop+flip")
+        >>> augment(torch.zeros(2, 3, 32, 32, dtype=torch.uint8), torch.Generator().manual_seed(0)).shape
+        torch.Size([2, 3, 32, 32])
+    """
+    return get("+".join(part for part in (usual, name) if part not in ("usual", "none")) or "none")
 
 
 def _nothing(x: Tensor, generator: Generator, rows: slice | None = None, total: int = 0) -> Tensor:
@@ -152,7 +134,7 @@ def flip(x: Tensor, draws: Draws) -> Tensor:
         ``(N, C, H, W)``.
     """
     chosen = draws.uniform() < 0.5
-    return torch.where(_each(chosen, x), x.flip(3), x)
+    return torch.where(each(chosen, x), x.flip(3), x)
 
 
 def cutout(x: Tensor, draws: Draws) -> Tensor:
@@ -169,7 +151,7 @@ def cutout(x: Tensor, draws: Draws) -> Tensor:
     """
     rows, columns = (_stretch(side, draws).to(x.device, non_blocking=True) for side in x.shape[2:])
     inside = rows[:, None, :, None] & columns[:, None, None, :]
-    mean = _like(_floats(x).mean(dim=(2, 3), keepdim=True), x)
+    mean = like(floats(x).mean(dim=(2, 3), keepdim=True), x)
     return torch.where(inside, mean, x)
 
 
@@ -193,12 +175,12 @@ def colour(x: Tensor, draws: Draws) -> Tensor:
         ``(N, C, H, W)``.
     """
     factors = 1 + _JITTER * (2 * draws.uniform(3) - 1)
-    brightness, contrast, saturation = (_each(factor, x) for factor in factors)
-    values = _limited(_floats(x) * brightness, x)
-    values = _limited(torch.lerp(_grey(values).mean(dim=(2, 3), keepdim=True), values, contrast.to(values)), x)
+    brightness, contrast, saturation = (each(factor, x) for factor in factors)
+    values = limited(floats(x) * brightness, x)
+    values = limited(torch.lerp(grey(values).mean(dim=(2, 3), keepdim=True), values, contrast.to(values)), x)
     if x.shape[1] == 3:
-        values = _limited(torch.lerp(_grey(values).expand_as(values), values, saturation.to(values)), x)
-    return _like(values, x)
+        values = limited(torch.lerp(grey(values).expand_as(values), values, saturation.to(values)), x)
+    return like(values, x)
 
 
 def resized_crop(x: Tensor, draws: Draws) -> Tensor:
@@ -222,7 +204,7 @@ def resized_crop(x: Tensor, draws: Draws) -> Tensor:
     # In the units of an affine grid: the image spans -1 … 1, so a part of width w may be centred within ±(1 - w).
     across = torch.stack([width, none, (1 - width) * (2 * right - 1)], dim=1)
     along = torch.stack([none, height, (1 - height) * (2 * down - 1)], dim=1)
-    return _warped(x, torch.stack([across, along], dim=1), "border")
+    return warped(x, torch.stack([across, along], dim=1), "border")
 
 
 def rotate(x: Tensor, draws: Draws) -> Tensor:
@@ -240,38 +222,25 @@ def rotate(x: Tensor, draws: Draws) -> Tensor:
     height, width = x.shape[2:]  # an affine grid measures both sides in halves of themselves
     across = torch.stack([cos, -sin * (height / width), none], dim=1)
     along = torch.stack([sin * (width / height), cos, none], dim=1)
-    return _warped(x, torch.stack([across, along], dim=1), "reflection")
+    return warped(x, torch.stack([across, along], dim=1), "reflection")
 
 
-def _warped(x: Tensor, matrices: Tensor, padding: str) -> Tensor:
-    values = _floats(x)
-    grid = functional.affine_grid(matrices.to(values), list(x.shape), align_corners=False)
-    return _like(functional.grid_sample(values, grid, mode="bilinear", padding_mode=padding, align_corners=False), x)
+def strong(x: Tensor, draws: Draws) -> Tensor:
+    """Two random operations out of thirteen, each of random strength, then cutout: the image is hard to recognise.
 
+    The operations are those of :data:`narl.data.random_operations.OPERATIONS`: of colour and of shape, or none.
 
-def _each(draws: Tensor, x: Tensor) -> Tensor:
-    return draws.to(x.device, non_blocking=True).view(-1, 1, 1, 1)
+    Args:
+        x: ``(N, C, H, W)``.
+        draws: random numbers.
 
+    Returns:
+        ``(N, C, H, W)``.
 
-def _floats(x: Tensor) -> Tensor:
-    return x if x.dtype in (torch.float32, torch.float64) else x.float()
-
-
-def _limited(values: Tensor, x: Tensor) -> Tensor:
-    return values.clamp(0, 255) if x.dtype == torch.uint8 else values
-
-
-def _like(values: Tensor, x: Tensor) -> Tensor:
-    if x.dtype == torch.uint8:
-        values = values.round().clamp(0, 255)
-    return values.to(x.dtype)
-
-
-def _grey(values: Tensor) -> Tensor:
-    if values.shape[1] != 3:
-        return values.mean(dim=1, keepdim=True)
-    red, green, blue = (values[:, c : c + 1] * weight for c, weight in enumerate(_GREY_WEIGHTS))
-    return red + green + blue
+    Reference: Cubuk, Zoph, Shlens, Le. RandAugment: practical automated data augmentation with a reduced search space.
+    NeurIPS 2020.
+    """
+    return cutout(operated(x, draws, _OPERATIONS), draws)
 
 
 _AUGMENTATIONS: dict[str, Callable[[Tensor, Draws], Tensor]] = {
@@ -282,4 +251,5 @@ _AUGMENTATIONS: dict[str, Callable[[Tensor, Draws], Tensor]] = {
     "colour": colour,
     "resized-crop": resized_crop,
     "rotate": rotate,
+    "strong": strong,
 }

@@ -19,6 +19,7 @@ from narl.checks import warn_of_probabilities
 from narl.data import encoding
 from narl.data.samples import Inputs, Texts
 from narl.errors import ModelOutputError, NarlError, OptionError, UnknownNameError, nearest
+from narl.models.committee import Networks
 from narl.train.external_models import HF_TEXT, HfTextEncoder, hf_model, timm_model
 from narl.train.own import load_object
 from narl.train.own_models import arguments, global_state_from, made_by, reason
@@ -30,6 +31,7 @@ _FITTING = {
     "text": ("text_cnn", "text_transformer"),
 }
 _PLURALS = {"image": "images", "table": "tables", "text": "texts"}
+_ONE = Networks()
 _EXTERNAL: dict[str, Callable[..., nn.Module]] = {"hf": hf_model, "timm": timm_model}
 
 
@@ -75,6 +77,7 @@ def build(
     num_classes: int,
     generator: torch.Generator,
     pretrained: bool | None = None,
+    networks: Networks = _ONE,
     **options: Any,
 ) -> nn.Module:
     """Make a model for data of this shape.
@@ -90,6 +93,8 @@ def build(
             random state: it is seeded from the generator while they are made, and put back.
         pretrained: whether to begin from published weights; None means yes for Hugging Face's and no for timm's.
             False when weights of an earlier run will be loaded.
+        networks: how many, and whether averages are kept: more than one plain network is a committee of them, which
+            begin from weights of their own.
         options: further arguments of the model, such as ``dropout``.
 
     Returns:
@@ -112,6 +117,9 @@ def build(
         torch.Size([2, 26])
     """
     fitting(kind)
+    if not networks.plain:
+        given: dict[str, Any] = {"kind": kind, "shape": shape, "num_classes": num_classes, "generator": generator}
+        return networks.of(lambda: build(name, **given, pretrained=pretrained, **options)).train()
     name = _DEFAULTS[kind] if name is None else name
     if not isinstance(name, str):
         called = getattr(name, "__name__", type(name).__name__)

@@ -59,6 +59,11 @@ def assemble(
         size = settings.clean_batch_size or (len(sets.clean) if len(sets.clean) <= _WHOLE else recipe.batch_size)
         clean = CleanBatches(clean_part, size, augment, encoder.finish, draws, processes)
     method = method_for(plan, model, optimizer, clean, processes)
+    if processes.count > 1 and (method.asks_more or not plan.networks.plain):
+        raise OptionError(
+            f"{method.name} trains several networks, sees several views of a batch or looks at all samples, which "
+            "several processes cannot do together: start it without torchrun"
+        )
     if processes.count > 1 and not method.distributed:
         raise OptionError(
             f"{method.name} does not say that several processes can train with it: start it as one, or, if it can, set "
@@ -87,6 +92,7 @@ def assemble(
         patience=settings.patience,
         mislabelled=sets.mislabelled,
         augment=augment,
+        views=[augmentation.view(name, recipe.augment) for name in method.views],
         finish=encoder.finish,
         epochs=recipe.epochs,
         batch_size=recipe.batch_size,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from narl.bilevel import Processes
 from narl.data.augmentation import Augmentation
 from narl.data.pools import Pool
+from narl.errors import OptionError
 
 Finish = Callable[[Tensor], Tensor]
 
@@ -105,7 +106,38 @@ def mixed(*numbers: int) -> int:
 
 def shuffled(samples: int, *, seed: int, epoch: int) -> Tensor:
     """An epoch's rows, ``(N,)``, in an order that the seed and the epoch decide."""
-    return torch.randperm(samples, generator=torch.Generator().manual_seed(mixed(seed, epoch)))
+    return torch.randperm(samples, generator=generator_of(seed=seed, epoch=epoch))
+
+
+def generator_of(*, seed: int, epoch: int) -> torch.Generator:
+    """Where an epoch's order comes from; the same each time, so that a resumed run finds it again."""
+    return torch.Generator().manual_seed(mixed(seed, epoch))
+
+
+def checked_rows(chosen: Sequence[Tensor], samples: int, method: str) -> list[Tensor]:
+    """The batches that a method has chosen, or one clear error.
+
+    Args:
+        chosen: positions of samples, a tensor ``(n,)`` a batch.
+        samples: how many there are.
+        method: whose choice it is.
+
+    Example:
+        >>> checked_rows([torch.tensor([0, 7])], samples=5, method="Mine")
+        Traceback (most recent call last):
+        narl.errors.OptionError: Mine chooses sample 7 of 5: positions run from 0 to 4
+    """
+    if not len(chosen):
+        raise OptionError(f"{method} chooses no batch for an epoch: give at least one, or None for all samples")
+    for rows in chosen:
+        if not isinstance(rows, Tensor) or rows.dim() != 1 or rows.dtype != torch.int64 or not len(rows):
+            got = f"{tuple(rows.shape)} of {rows.dtype}" if isinstance(rows, Tensor) else type(rows).__name__
+            raise OptionError(f"{method} chooses a batch {got}: give int64 positions (n,), at least one")
+    low, high = torch.aminmax(torch.cat(list(chosen)))
+    wrong = int(low) if int(low) < 0 else int(high)
+    if not 0 <= wrong < samples:
+        raise OptionError(f"{method} chooses sample {wrong} of {samples}: positions run from 0 to {samples - 1}")
+    return list(chosen)
 
 
 def evaluation_batch(part: Part) -> int:

@@ -88,7 +88,10 @@ def heldout_of(settings: Settings) -> float:
         return 0.0
     if settings.heldout is not None:
         return settings.heldout
-    return 0.25 if settings.patience is not None and methods.get(method_of(settings)).uses_clean else 0.0
+    if settings.patience is None and not settings.tune:
+        return 0.0
+    # Methods that learn nothing from clean samples have all of them to choose by, unless they are trained on.
+    return 0.25 if settings.train_on_clean or methods.get(method_of(settings)).uses_clean else 0.0
 
 
 @final

@@ -97,10 +97,13 @@ class Keeper:
         self._save_model, self._observer, self._every = save_model, observer, every
         self._board = _board(folder, loop.epoch) if tensorboard else None
         self._began = self._saved = time.monotonic()
+        self._position = loop.position
 
     def after_step(self, report: StepReport) -> None:
-        """Pass it on."""
-        self._observer.after_step(report)
+        """Pass it on, if it has brought the run a step of the planned ones nearer to its end."""
+        if self._loop.position != self._position:
+            self._position = self._loop.position
+            self._observer.after_step(report)
 
     def wants_stop(self) -> bool:
         """Whether the observer wants to stop."""

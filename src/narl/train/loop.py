@@ -25,7 +25,16 @@ from narl.bilevel.passes import autocast
 from narl.data.augmentation import Augmentation
 from narl.data.pools import FilePool
 from narl.errors import CheckpointError, NonFiniteError, OptionError
-from narl.train.batches import Finish, Part, evaluation_batch, mixed, shuffled, sizes
+from narl.train.batches import (
+    Finish,
+    Part,
+    checked_rows,
+    evaluation_batch,
+    generator_of,
+    mixed,
+    shuffled,
+    sizes,
+)
 from narl.train.courses import Batch, Course
 from narl.train.distributed import even_out
 from narl.train.engine import Engine
@@ -53,6 +62,7 @@ class Loop:
         patience: epochs without a better one after which to stop; None for all epochs.
         mislabelled: which training samples have wrong labels, ``(N,)``, where that is known.
         augment: what is done to inputs in training.
+        views: what is done for each of the views that the method wants of a batch; empty: it wants none.
         finish: what makes encoded samples the model's input.
         epochs: passes over the training samples.
         batch_size: samples a step, those of all processes together.
@@ -83,23 +93,31 @@ class Loop:
         seed: int,
         generator: torch.Generator,
         processes: Processes,
+        views: Sequence[Augmentation] = (),
     ) -> None:
         self.processes, self.engine = processes, engine
         self.model, self.optimizer, self.method, self.schedule = model, optimizer, method, schedule
         self.train, self.evaluated, self.select, self.patience = train, dict(evaluated), select, patience
         self.epochs, self.batch_size, self.seed, self.learning_rate = epochs, batch_size, seed, learning_rate
         self._mislabelled, self._augment, self._finish, self._generator = mislabelled, augment, finish, generator
+        self._views = tuple(views)
         self.history: list[dict[str, Any]] = []
         self.by_class: dict[str, list[float | None]] = {}
         self.selected: dict[str, Any] | None = None
         self.epoch, self.step_of_epoch = 0, 0
         self._random: dict[str, Tensor] = {}
+        self._values: dict[str, Tensor] = {}
         self._begin_epoch()
 
     @property
     def finished(self) -> bool:
         """Whether all epochs are done, or patience has run out."""
         return self.epoch >= self.epochs or self._out_of_patience()
+
+    @property
+    def position(self) -> int:
+        """How far the run is, in steps of an epoch over all samples: a method may choose fewer or more."""
+        return self.epoch * self._steps + self.step_of_epoch * self._steps // self._of_epoch
 
     def course(self, watcher: Watcher) -> Course[bool]:
         """Train until the end, or until the watcher wants to stop.
@@ -154,7 +172,10 @@ class Loop:
         self.history, self.by_class, self.selected = state["history"], state["by_class"], state["selected"]
 
     def _epoch(self, watcher: Watcher) -> Course[bool]:
+        if self.step_of_epoch == 0:
+            self.method.begin_epoch(self.epoch, self._look)
         batches = self._batches()
+        self._seen, self._of_epoch = sum(map(len, batches)), len(batches)
         own = [rows[self.processes.share(len(rows))] for rows in batches[self.step_of_epoch :]]
         for x in self._read(own):
             yield from self._step(x, batches[self.step_of_epoch], watcher)
@@ -177,10 +198,10 @@ class Loop:
 
     def _step(self, x: Tensor, rows: Tensor, watcher: Watcher) -> Course[None]:
         self.model.train()
-        self.schedule.apply(self.optimizer, self.learning_rate, self.epoch * self._steps + self.step_of_epoch)
+        self.schedule.apply(self.optimizer, self.learning_rate, self.position)
         share, total = self.processes.share(len(rows)), len(rows)
         rows = rows[share]
-        inputs = self._finish(self._augment(x, self._generator, share, total))
+        inputs = self._inputs(x, share, total)
         report = yield Batch(self.engine, inputs, self.train.labels[rows], rows)
         self._sums["loss"] += report.loss * total
         if report.meta_loss is not None:
@@ -200,6 +221,15 @@ class Loop:
             self._values[name][rows] = values.to(self._values[name].dtype)
         self.step_of_epoch += 1
         watcher.after_step(report)
+
+    def _inputs(self, x: Tensor, share: slice, total: int) -> Tensor | tuple[Tensor, ...]:
+        """What the method is given: the batch changed at random, or several views of it."""
+        views = [self._finish(view(x, self._generator, share, total)) for view in self._views or (self._augment,)]
+        return tuple(views) if self._views else views[0]
+
+    def _look(self, module: nn.Module) -> Tensor:
+        """A module's logits of the training samples, on their device."""
+        return self.logits(self.train, module).to(self.train.labels.device)
 
     def _end_epoch(self, watcher: Watcher) -> None:
         self.engine.check()
@@ -226,7 +256,7 @@ class Loop:
         record: dict[str, Any] = {
             "epoch": self.epoch + 1,
             "learning_rate": self.optimizer.param_groups[0]["lr"],
-            "loss": sums["loss"] / len(self.train),
+            "loss": sums["loss"] / self._seen,
             "meta_loss": sums["meta_loss"] / sums["meta_steps"] if sums["meta_steps"] else None,
             "train_agreement": float((values["margin"] > 0).sum()) / len(self.train),
         }
@@ -245,13 +275,14 @@ class Loop:
                 }
         return record
 
-    def logits(self, part: Part) -> Tensor:
-        """The model's logits for a part, ``(N, c)``, on the host."""
+    def logits(self, part: Part, module: nn.Module | None = None) -> Tensor:
+        """The logits for a part, ``(N, c)``, on the host: the model's, or those of a part of it."""
+        model = self.model if module is None else module
         device = part.labels.device
         rows = torch.split(torch.arange(len(part), device=device), evaluation_batch(part))
         own = rows[self.processes.share(len(rows), least=1)]  # whole batches: they are computed as by one process
         with autocast(device.type, self.engine.precision):
-            found = self.processes.together(lambda: logits_of(self.model, part.pool.stream(own), self._finish, 0))
+            found = self.processes.together(lambda: logits_of(model, part.pool.stream(own), self._finish, 0))
         return found if len(own) == len(rows) else self.processes.gathered(found)[0]
 
     def _is_better(self, record: dict[str, Any]) -> bool:
@@ -272,15 +303,20 @@ class Loop:
         device, count = self.train.labels.device, len(self.train)
         names = ("loss", "meta_loss", "meta_steps")
         self._sums = {name: torch.zeros((), dtype=torch.float64, device=device) for name in names}
-        self._values = {
-            name: torch.full((count,), torch.nan, device=device) for name in ("margin", *self.method.fields, RIVAL)
-        }
-        self._steps = len(sizes(count, self.batch_size))
+        if type(self.method).rows is Method.rows or not self._values:  # else not all are seen in every epoch
+            self._values = {
+                name: torch.full((count,), torch.nan, device=device) for name in ("margin", *self.method.fields, RIVAL)
+            }
+        self._steps = self._of_epoch = len(sizes(count, self.batch_size))
 
     def _batches(self) -> list[Tensor]:
-        """The epoch's rows, batch by batch."""
-        order = shuffled(len(self.train), seed=self.seed, epoch=self.epoch).to(self.train.labels.device)
-        return list(torch.split(order, sizes(len(self.train), self.batch_size)))
+        """The epoch's rows, batch by batch: the method's choice, or all of them in a random order."""
+        device, count = self.train.labels.device, len(self.train)
+        chosen = self.method.rows(self.epoch, generator_of(seed=self.seed, epoch=self.epoch))
+        if chosen is not None:
+            return [rows.to(device) for rows in checked_rows(chosen, count, self.method.name)]
+        order = shuffled(count, seed=self.seed, epoch=self.epoch).to(device)
+        return list(torch.split(order, sizes(count, self.batch_size)))
 
     @contextlib.contextmanager
     def _own_random_state(self) -> Iterator[None]:
@@ -318,4 +354,5 @@ def _named(generator: str, rank: int) -> str:
 
 
 def _mean(values: NDArray[Any]) -> float | None:
-    return float(values.mean(dtype=np.float64)) if len(values) else None
+    known = values[~np.isnan(values)]  # a method that chooses its samples may have left some out so far
+    return float(known.mean(dtype=np.float64)) if len(known) else None

@@ -15,6 +15,7 @@ from narl.adjuster.pretrained import is_name
 from narl.bilevel import Processes
 from narl.data import augmentation, encoding
 from narl.errors import OptionError
+from narl.models.committee import Networks
 from narl.train import architectures, defaults, methods
 from narl.train.adjusters import load_adjusters
 from narl.train.batches import steps_per_epoch
@@ -59,6 +60,11 @@ class Plan:
         """Steps of the whole run."""
         return self.steps * self.recipe.epochs
 
+    @property
+    def networks(self) -> Networks:
+        """How many the method trains."""
+        return methods.get(self.recipe.method).networks_for(self.settings.options)
+
     def model(self) -> nn.Module:
         """A new model, the same each time."""
         model = architectures.build(
@@ -67,6 +73,7 @@ class Plan:
             shape=self.encoder.shape,
             num_classes=len(self.sets.train.classes),
             generator=torch.Generator().manual_seed(self.settings.seed),
+            networks=self.networks,
         )
         model = model.to(self.recipe.device)
         images_on_gpu = self.sets.train.kind == "image" and self.recipe.device.startswith("cuda")
@@ -83,16 +90,18 @@ class Plan:
         """What the run will do, as plain values: the heart of its ``config.json``."""
         sets = self.sets
         sizes = {"train": sets.train, "clean": sets.clean, "heldout": sets.heldout, "test": sets.test}
+        checked = {"checked": len(sets.train) - len(sets.unchecked)} if sets.checked else {}
         return {
             "settings": self.settings.to_json(),
             "recipe": asdict(self.recipe),
             "kind": sets.train.kind,
             "classes": list(sets.train.classes),
             "class_counts": sets.train.class_counts.tolist(),
-            "samples": {name: 0 if samples is None else len(samples) for name, samples in sizes.items()},
+            "samples": {name: 0 if samples is None else len(samples) for name, samples in sizes.items()} | checked,
             "columns": replace(self.settings, columns=sets.columns).to_json()["columns"],
             "shape": dict(self.encoder.shape),
             "parameters": self.parameters,
+            "networks": asdict(self.networks),
             "steps_per_epoch": self.steps,
             "fingerprint": sets.fingerprint(),
             "notes": list(sets.notes),
@@ -126,10 +135,11 @@ def plan(settings: Settings, recipe: Recipe | None = None) -> Plan:
     settings = _absolute(settings)
     heldout = recipe.heldout if recipe else defaults.heldout_of(settings)
     sets = prepare(settings, heldout=heldout)
-    if not spec.uses_clean and sets.clean is not None:
-        sets = replace(sets, clean=None, heldout=sets.clean)  # clean samples still choose the epoch
+    if not spec.uses_clean:
+        sets = sets.not_learned_from()
     if settings.tune and sets.heldout is None:
-        raise OptionError("--tune needs clean samples to validate on: give them with --clean")
+        apart = ", and a share of them that is not trained on with --heldout" if settings.train_on_clean else ""
+        raise OptionError(f"--tune needs clean samples to validate on: give them with --clean{apart}")
     if settings.patience is not None and sets.heldout is None:
         raise OptionError(
             "--patience needs clean samples that are not learned from: give a clean set with --clean, and a share of "
@@ -186,7 +196,10 @@ def _check_method(spec: methods.MethodSpec, settings: Settings) -> None:
         raise OptionError(f"--tune chooses {given}, which is also given: leave one of the two out")
     if settings.heldout and settings.clean == "none":
         raise OptionError("--heldout is a share of the clean set: give one with --clean")
-    for flag, value in (("--heldout", settings.heldout), ("--clean-batch-size", settings.clean_batch_size)):
+    if settings.train_on_clean and settings.clean == "none":
+        raise OptionError("--train-on-clean is about the clean set: give one with --clean, or leave it out")
+    heldout = None if settings.train_on_clean else settings.heldout
+    for flag, value in (("--heldout", heldout), ("--clean-batch-size", settings.clean_batch_size)):
         if value and not spec.uses_clean:
             raise OptionError(
                 f"{flag} is for methods that learn from clean samples; for {spec.name} all of them choose the epoch: "
@@ -223,6 +236,11 @@ def method_for(
         num_samples=len(plan.sets.train),
         generator=torch.Generator().manual_seed(plan.settings.seed),
         processes=processes or Processes.alone(),
+        labels=torch.as_tensor(plan.sets.train.labels, device=plan.recipe.device),
+        batch_size=plan.recipe.batch_size,
+        epochs=plan.recipe.epochs,
+        kind=plan.sets.train.kind,
+        shape=plan.encoder.shape,
     )
     with global_state_from(torch.Generator().manual_seed(plan.settings.seed)):
         return methods.build(plan.recipe.method, setting, **_options(plan.settings))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from narl.data import clean as clean_sets
 from narl.data import overlap, read
 from narl.data.id_file import is_id_file, read_id_file
+from narl.data.joining import joined
 from narl.data.samples import Labels, Samples, Table
 from narl.errors import DataError, OptionError
 from narl.train.settings import Settings
@@ -29,12 +30,14 @@ class Sets:
     """The sets of a run.
 
     Args:
-        train: what the classifier is trained on, with the given labels.
+        train: what the classifier is trained on, with the given labels; clean samples that are trained on as well come
+            last, with the checked ones.
         clean: what the loss is learned from; None without one.
         heldout: clean samples that choose the epoch; None without any.
         test: what accuracy is measured on; None without one.
         columns: what a table's columns were taken for.
         notes: what a person should know about how the sets came to be.
+        checked: ids of those training samples that are clean ones; none unless the settings say so.
     """
 
     train: Samples
@@ -43,6 +46,24 @@ class Sets:
     test: Samples | None
     columns: read.Columns
     notes: tuple[str, ...] = ()
+    checked: tuple[str, ...] = ()
+
+    @property
+    def unchecked(self) -> NDArray[np.int64]:
+        """Rows of the training samples whose labels nobody has checked."""
+        return np.flatnonzero(~np.isin(self.train.ids, np.array(self.checked, dtype=np.str_)))
+
+    @property
+    def unseen(self) -> tuple[Samples, ...]:
+        """The clean samples that the classifier is not trained on."""
+        parts = (self.heldout,) if self.checked else (self.clean, self.heldout)
+        return tuple(samples for samples in parts if samples is not None)
+
+    def not_learned_from(self) -> Sets:
+        """For a method that learns nothing from clean samples: those that it is not trained on choose the epoch."""
+        if self.clean is None:
+            return self
+        return replace(self, clean=None, heldout=self.heldout if self.checked else self.clean)
 
     @property
     def mislabelled(self) -> NDArray[np.bool_] | None:
@@ -100,23 +121,31 @@ def prepare(settings: Settings, *, heldout: float) -> Sets:
         train, clean = _take_clean(known, train, notes)
     if clean is not None:
         _check_clean(clean, settings.clean)
+    if clean is not None and settings.train_on_clean:
+        train = _replaced(train, clean, notes)
     train = _without_overlap(settings.overlap, train, clean, test, notes)
+    kept = None
+    if clean is not None and heldout:
+        clean, kept = clean_sets.split(clean, heldout, seed=settings.seed)
+    checked: tuple[str, ...] = ()
+    if clean is not None and settings.train_on_clean:
+        unchecked = len(train)
+        train = joined(train, clean if _is_own(settings.clean) else _renamed(clean, train))
+        checked = tuple(train.ids[unchecked:].tolist())
+        notes.append(f"{len(checked)} clean samples are trained on as well, with their checked labels")
     if (train.class_counts == 0).any():
         empty = [name for name, count in zip(train.classes, train.class_counts, strict=True) if not count]
         raise DataError(
             f"no training sample is left of class {empty[0]!r}: take fewer out for the clean and the test set, "
             "or leave the class out"
         )
-    kept = None
-    if clean is not None and heldout:
-        clean, kept = clean_sets.split(clean, heldout, seed=settings.seed)
     notes.extend(
         f"column {name!r} tells the label exactly: if it is another form of it, leave it out with --ignore {name}"
         for name in _telling(train)
     )
     if train.true_labels is not None:
         notes.append("true labels are known: used in the clean and the test set and in reports, not in training")
-    return Sets(train, clean, kept, test, columns, tuple(notes))
+    return Sets(train, clean, kept, test, columns, tuple(notes), checked)
 
 
 def _read(settings: Settings, path: str, part: str, classes: Sequence[str]) -> Samples:
@@ -196,7 +225,7 @@ def _same_groups(values: NDArray[Any], labels: Labels) -> bool:
 
 def _take_named(settings: Settings, train: Samples, notes: list[str]) -> tuple[Samples, Samples | None]:
     """Clean samples that are named by id: before a draw could give them to another set."""
-    if settings.clean == "none" or settings.clean.isdecimal() or not is_id_file(settings.clean):
+    if settings.clean.isdecimal() or not _is_own(settings.clean):
         return train, None
     rest, clean = clean_sets.take_ids(train, *read_id_file(settings.clean))
     _note_copies(train, rest, clean, notes)
@@ -214,8 +243,8 @@ def _take_clean(settings: Settings, train: Samples, notes: list[str]) -> tuple[S
         rest, drawn = clean_sets.draw_clean(train, int(settings.clean), seed=settings.seed)
         if train.true_labels is None:
             notes.append(
-                f"the labels of {len(drawn)} training samples are taken as right, as --clean {settings.clean} says; "
-                "they are not trained on"
+                f"the labels of {len(drawn)} training samples are taken as right, as --clean {settings.clean} says"
+                + ("" if settings.train_on_clean else "; they are not trained on")
             )
         _note_copies(train, rest, drawn, notes)
         return rest, drawn
@@ -225,6 +254,27 @@ def _take_clean(settings: Settings, train: Samples, notes: list[str]) -> tuple[S
             f"--clean {settings.clean} holds {samples.kind}s, the training data {train.kind}s: give the same"
         )
     return train, samples
+
+
+def _is_own(clean: str) -> bool:
+    """Whether a clean set consists of samples of the training data."""
+    return clean != "none" and (clean.isdecimal() or is_id_file(clean))
+
+
+def _replaced(train: Samples, clean: Samples, notes: list[str]) -> Samples:
+    """The training samples that are no clean ones, nor copies: those are trained on with the checked labels alone."""
+    left = overlap.without_shared(train, [clean])
+    if len(left) < len(train):
+        notes.append(f"{len(train) - len(left)} training samples are also clean ones: their checked labels count")
+    return left
+
+
+def _renamed(clean: Samples, train: Samples) -> Samples:
+    """Samples from elsewhere under names that no training sample has."""
+    mark = "clean:"
+    while np.char.startswith(train.ids, mark).any():
+        mark = f"clean:{mark}"
+    return replace(clean, ids=np.char.add(mark, clean.ids))
 
 
 def _check_clean(clean: Samples, name: str) -> None:

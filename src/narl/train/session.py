@@ -25,7 +25,6 @@ from narl.train.environment import environment, threads
 from narl.train.following import Together
 from narl.train.keeper import Keeper, Observer, Unobserved
 from narl.train.loop import Loop
-from narl.train.methods.adjusted import Adjusted
 from narl.train.planning import Plan, plan
 from narl.train.record import MOST_CLASSES, RIVAL, SampleRecord
 from narl.train.run_folder import RunFolder
@@ -309,7 +308,7 @@ def _keeper(
     train = plan.sets.train
     fields = ("margin", *loop.method.fields, *((RIVAL,) if len(train.classes) <= MOST_CLASSES else ()))
     record = SampleRecord.create(folder.path, fields, train.ids, plan.recipe.epochs, train.labels)
-    observer.begin(_title(plan), plan.recipe.epochs, plan.steps, loop.epoch * plan.steps + loop.step_of_epoch)
+    observer.begin(_title(plan), plan.recipe.epochs, plan.steps, loop.position)
     return Keeper(
         folder,
         loop,
@@ -330,7 +329,7 @@ def _conclude(plan: Plan, folder: RunFolder, loop: Loop) -> dict[str, Any]:
     """Write the results of a run that is finished."""
     if loop.selected is None:
         _save_model(folder, loop, loop.epoch)
-    save_adjusters(_adjusters(loop), folder.path)
+    save_adjusters(loop.method.kept, folder.path)
     summary = summarise(loop, plan)
     folder.write_json("summary.json", summary)
     return summary
@@ -353,8 +352,3 @@ def _tune(plan: Plan, folder: RunFolder, observer: Observer) -> dict[str, float]
 def _title(plan: Plan) -> str:
     options = {n: v for n, v in plan.settings.options.items() if isinstance(v, float)}
     return f"{plan.recipe.method} {tuning.title(options)}".strip()
-
-
-def _adjusters(loop: Loop) -> tuple[Adjuster, ...]:
-    """What the run has learned to adjust by: the adjuster before the training, then its snapshots."""
-    return (loop.method.start, *loop.method.snapshots) if isinstance(loop.method, Adjusted) else ()

@@ -27,6 +27,7 @@ class Settings:
         labels: a file with other given labels, ``FILE`` or ``FILE:KEY``.
         clean: the clean set: ``"none"``, a number of samples to take out of the training set, a file or folder, or a
             file of sample ids.
+        train_on_clean: train on the clean samples as well, with their checked labels; not on held-out ones.
         heldout: share of the clean set that is not learned from but chooses the best epoch.
         test: the test set: ``"auto"`` (the data's own, else a tenth of it), ``"none"``, a share, a file or folder.
         limit: train on so many samples only.
@@ -70,6 +71,7 @@ class Settings:
     columns: Columns = field(default_factory=Columns)
     labels: str | None = None
     clean: str = "none"
+    train_on_clean: bool = False
     heldout: float | None = None
     test: str = "auto"
     limit: int | None = None

@@ -16,6 +16,7 @@ from narl.data import pools
 from narl.data.read import Columns
 from narl.data.samples import Inputs
 from narl.errors import CheckpointError, DataError, RunFolderError
+from narl.models.committee import Networks
 from narl.train import architectures, checkpoint, engine
 from narl.train.environment import usable_device
 from narl.train.evaluate import logits_of
@@ -42,6 +43,7 @@ class Trained:
             settings = Settings.from_json(config["settings"])
             self.classes: tuple[str, ...] = tuple(config["classes"])
             self.kind: str = config["kind"]
+            networks = Networks(**config.get("networks", {}))
             self._precision = engine.type_of(config["recipe"].get("precision", "float32"))
             self.columns: Columns = Settings.from_json({"data": "", "columns": config["columns"]}).columns
         self.device = torch.device(usable_device(device))
@@ -57,6 +59,7 @@ class Trained:
             num_classes=len(self.classes),
             generator=torch.Generator().manual_seed(0),
             pretrained=False,  # the run's own weights come next
+            networks=networks,
         ).to(self.device)
         try:
             self.model.load_state_dict(state)

@@ -134,6 +134,11 @@ def options_of(
     return found | {name: value for name, value in (given or {}).items() if name in spec.options}
 
 
+def kind_of(encoder: Encoder) -> str:
+    """What kind of data it is to be trained as: sparse rows, mostly counts of words, as texts."""
+    return "text" if isinstance(encoder, SparseEncoder) else encoder.kind
+
+
 def recipe_of(estimator: Any, encoder: Encoder, method: str, samples: int) -> Recipe:
     """How to train: what the estimator's parameters say, and narl's defaults for such data.
 
@@ -141,7 +146,6 @@ def recipe_of(estimator: Any, encoder: Encoder, method: str, samples: int) -> Re
     hundred rows as well.
     """
     _check(estimator)
-    kind = "text" if isinstance(encoder, SparseEncoder) else encoder.kind
     asked = Settings(
         data="X",
         method=method,
@@ -154,7 +158,7 @@ def recipe_of(estimator: Any, encoder: Encoder, method: str, samples: int) -> Re
     )
     recipe = decide(
         asked,
-        kind=kind,
+        kind=kind_of(encoder),
         samples=samples,
         channels=encoder.shape.get("in_channels", 0),
         device=usable_device(estimator.device),

@@ -290,6 +290,7 @@ class NoiseAwareClassifier(ClassifierMixin, BaseEstimator):
                 weights=None if weights is None else torch.tensor(weights[rows], dtype=torch.float32, device=device),
                 clean=None if learn is None else part(learn.inputs, learn.labels),
                 heldout=None if heldout is None else part(heldout.inputs, heldout.labels),
+                kind=choices.kind_of(self._encoder),
                 recipe=recipe,
                 options=choices.options_of(name, options, self.options, steps=steps),
                 patience=int(self.n_iter_no_change) if self.early_stopping else None,

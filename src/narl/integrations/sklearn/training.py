@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from narl.adjuster import Adjuster
 from narl.audit import evidence
+from narl.audit.epochs import weights_of
 from narl.bilevel import Processes, StepReport
 from narl.bilevel.optimizers import load_state
 from narl.data import augmentation
@@ -47,6 +48,7 @@ class Problem:
         weights: of the training samples, ``(N,)``; None: they count alike.
         clean: what the loss is learned from.
         heldout: what chooses the epoch.
+        kind: of the data: ``"image"``, ``"table"`` or, for sparse rows, ``"text"``.
         recipe: how it is trained.
         options: of the method.
         patience: epochs without a better one after which to stop; None: never.
@@ -61,6 +63,7 @@ class Problem:
     weights: Tensor | None
     clean: Part | None
     heldout: Part | None
+    kind: str
     recipe: Recipe
     options: Mapping[str, Any]
     patience: int | None
@@ -106,7 +109,7 @@ def train(
             problem.model.load_state_dict(memory.best)
     labels = problem.train.labels.cpu().numpy()
     margins, rivals = np.stack(memory.margins), np.stack(memory.rivals)
-    found = evidence.from_epochs(margins, rivals, labels, evidence.weights_of(margins), len(problem.class_counts))
+    found = evidence.from_epochs(margins, rivals, labels, weights_of(margins), len(problem.class_counts))
     learned = loop.method.adjuster
     return Trained(
         history=loop.history,
@@ -136,6 +139,7 @@ def _loop(problem: Problem, state: Mapping[str, Any] | None) -> Loop:
         num_samples=len(problem.train),
         generator=torch.Generator().manual_seed(problem.seed),
         weights=problem.weights,
+        kind=problem.kind,
     )
     with global_state_from(torch.Generator().manual_seed(problem.seed)):
         method = methods.build(recipe.method, setting, **problem.options)

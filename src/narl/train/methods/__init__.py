@@ -1,8 +1,9 @@
 """Methods: ways to train a classifier on noisy labels, by name.
 
 Every registered loss is a method with fixed hyperparameters (``GCE``), and, if it has hyperparameters, an adjusted one
-(``A-GCE``) and a transferred one (``T-GCE``); losses that are registered later are found as well. ``register`` makes
-one's own method known, and ``package.module:name`` names one without that.
+(``A-GCE``) and a transferred one (``T-GCE``), each of which also has a boosted form (``A-GCE+``); losses that are
+registered later are found as well. ``register`` makes one's own method known, and ``package.module:name`` names one
+without that.
 """
 
 from __future__ import annotations
@@ -13,7 +14,20 @@ from typing import Any
 from narl import losses
 from narl.errors import DuplicateNameError, OptionError, UnknownNameError, nearest
 from narl.losses import RobustLoss
-from narl.train.methods import adjusted, fixed, forward, meta_weight_net, transferred
+from narl.train.methods import (
+    adjusted,
+    boosted,
+    co_teaching,
+    divide_mix,
+    elr,
+    elr_plus,
+    fixed,
+    forward,
+    mentornet,
+    meta_weight_net,
+    mixup,
+    transferred,
+)
 from narl.train.methods.base import LossMethod, Method, Move, Setting
 from narl.train.methods.descent import descend
 from narl.train.methods.spec import MethodSpec, Option, spec_of
@@ -34,6 +48,8 @@ __all__ = [
     "unregister",
 ]
 
+_BASELINES = (forward, meta_weight_net, mixup, mentornet, co_teaching, elr, elr_plus, divide_mix)
+
 _own: dict[str, MethodSpec] = {}
 
 
@@ -42,7 +58,7 @@ def names() -> tuple[str, ...]:
 
     Example:
         >>> names()
-        ('CE', 'GCE', 'JS', 'MAE', 'PolySoft', 'SL', 'Forward', 'MW-Net', 'A-GCE', ..., 'T-GCE', ...)
+        ('CE', 'GCE', 'JS', 'MAE', 'PolySoft', 'SL', 'Forward', 'MW-Net', 'Mixup', ..., 'A-GCE', ...)
     """
     known = _known()
     return tuple(dict.fromkeys(spec.name for spec in known.values() if known[spec.name.lower()] is spec))
@@ -76,6 +92,36 @@ def get(name: str) -> MethodSpec:
         return _known()[name.strip().lower()]
     except KeyError:
         raise UnknownNameError(f"no method is called {name!r}: {nearest(name, names())}") from None
+
+
+def boosted_form(name: str) -> str:
+    """The boosted form of an adjusted or transferred loss, by name.
+
+    Args:
+        name: as in :func:`get`.
+
+    Returns:
+        Its name, which ends in a plus.
+
+    Raises:
+        OptionError: the method has no such form.
+
+    Example:
+        >>> boosted_form("a-gce")
+        'A-GCE+'
+        >>> boosted_form("Forward")
+        Traceback (most recent call last):
+        narl.errors.OptionError: Forward has no boosted form: only adjusted losses have one, A-* and T-*; use ...
+    """
+    spec = get(name)
+    if spec.name.endswith("+") and spec.name[:2] in ("A-", "T-"):
+        return spec.name
+    if spec.name[:2] not in ("A-", "T-") or f"{spec.name}+".lower() not in _known():
+        raise OptionError(
+            f"{spec.name} has no boosted form: only adjusted losses have one, A-* and T-*; use --method A-GCE with "
+            "--boost, or leave --boost out"
+        )
+    return f"{spec.name}+"
 
 
 def register(method: MethodSpec | type[Method] | Callable[..., Method]) -> MethodSpec:
@@ -156,14 +202,17 @@ def _known() -> dict[str, MethodSpec]:
     titled = [(loss, _title(loss, registered)) for loss in registered]
     adjustable = [(loss, title) for loss, title in titled if loss.hyperparameters]
     found = {title.lower(): fixed.spec(loss, title) for loss, title in titled}
-    found |= {spec.name.lower(): spec for spec in (forward.SPEC, meta_weight_net.SPEC)}
+    found |= {module.SPEC.name.lower(): module.SPEC for module in _BASELINES}
     for prefix, spec_of_loss in (("a-", adjusted.spec), ("t-", transferred.spec)):
         for loss, title in adjustable:
             found.setdefault(f"{prefix}{title}".lower(), spec_of_loss(loss, title))
+    for prefix, spec_of_loss in (("a-", adjusted.spec), ("t-", transferred.spec)):
+        for loss, title in adjustable:
+            found.setdefault(f"{prefix}{title}+".lower(), boosted.spec(spec_of_loss(loss, title)))
     for loss, title in titled:
-        for prefix in ("", "a-", "t-"):
-            if f"{prefix}{title}".lower() in found:
-                found.setdefault(f"{prefix}{loss.name}", found[f"{prefix}{title}".lower()])
+        for prefix, end in (("", ""), ("a-", ""), ("t-", ""), ("a-", "+"), ("t-", "+")):
+            if f"{prefix}{title}{end}".lower() in found:
+                found.setdefault(f"{prefix}{loss.name}{end}", found[f"{prefix}{title}{end}".lower()])
     return {**found, **_own}
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from typing import Any, final
 
 from narl.adjuster import Adjuster
+from narl.adjuster.families import uneven
 from narl.adjuster.margins import INPUTS
+from narl.bilevel.clean_losses import CLEAN_LOSSES
 from narl.losses import RobustLoss
 from narl.train.methods import meta
 from narl.train.methods.base import Setting
@@ -31,10 +34,19 @@ class Adjusted(meta.MetaMethod):
         margin: the adjuster's input: ``"running"``, or the paper's ``"latest"``.
         input: what the adjuster sees of a margin; see :class:`narl.Adjuster`.
         families: the largest number of task families.
+        merge_even: have one family where the classes' sizes differ by no more than chance; None: in short runs on
+            tables.
         hidden: units of the adjuster's hidden layer.
         snapshots: how many copies are taken along the training, at even distances.
         adjuster_weight_decay: None: 1e-5 for running margins, which do not drift together, and the paper's 1e-4 for the
             latest ones, which do once wrong labels are memorised.
+        clean_loss: what the look-ahead is judged by, see :class:`narl.MetaStep`; None:
+            :func:`narl.train.methods.meta.auto_clean_loss`.
+        robust_start: share of the steps that are trained with the loss's fixed hyperparameters; the adjuster begins to
+            learn after them, from there. 0: it begins at once, near cross entropy. None:
+            :func:`narl.train.methods.meta.auto_robust_start`.
+        warmup: share of the steps before the first meta step, if that is more.
+        wrap: what makes an objective of the adjuster, from a function that gives it, and itself; None: it is its own.
         options: see :class:`narl.train.methods.meta.MetaMethod`.
 
     Example:
@@ -61,11 +73,19 @@ class Adjusted(meta.MetaMethod):
         margin: str = "running",
         input: str = "margin",
         families: int = 3,
+        merge_even: bool | None = None,
         hidden: int = 100,
         snapshots: int = 3,
         adjuster_weight_decay: float | None = None,
+        clean_loss: str | None = None,
+        robust_start: float | None = None,
+        warmup: float = 0.0,
+        wrap: Callable[[Callable[[], Adjuster], Adjuster], meta.LearnedLoss] | None = None,
         **options: Any,
     ) -> None:
+        length = setting.total_steps, setting.kind
+        merge_even = meta.is_short_table(*length) if merge_even is None else merge_even
+        families = 1 if merge_even and not uneven(setting.class_counts) else families
         adjuster = Adjuster(
             loss, setting.class_counts, families, hidden, margin, input=input, generator=setting.generator
         )
@@ -73,7 +93,19 @@ class Adjusted(meta.MetaMethod):
         if self.adjuster.running is not None:
             self.adjuster.running.reserve(setting.num_samples)
         decay = _DECAYS[margin] if adjuster_weight_decay is None else adjuster_weight_decay
-        super().__init__(setting, self.adjuster, adjuster_weight_decay=decay, **options)
+        learned = self.adjuster if wrap is None else wrap(lambda: self.adjuster, self.adjuster)
+        if robust_start is None:
+            robust_start = meta.auto_robust_start(*length)
+        if robust_start > 0:
+            self.adjuster.begin_at()
+        super().__init__(
+            setting,
+            learned,
+            adjuster_weight_decay=decay,
+            warmup=max(warmup, robust_start),
+            clean_loss=meta.auto_clean_loss(*length) if clean_loss is None else clean_loss,
+            **options,
+        )
         self.fields = tuple(self.adjuster.spans)
         self.start = _copy(self.adjuster, 0.0)
         self._wanted = snapshots
@@ -94,6 +126,11 @@ class Adjusted(meta.MetaMethod):
         """The adjuster along the training, the last time at its end, or as near to that as it got."""
         missing = self._wanted - len(self._taken)
         return self._taken + tuple(_copy(self.adjuster, self._progress) for _ in range(missing))
+
+    @property
+    def kept(self) -> tuple[Adjuster, ...]:
+        """The adjuster before the training, then along it."""
+        return (self.start, *self.snapshots)
 
     @property
     def _progress(self) -> float:
@@ -162,7 +199,26 @@ def spec(loss: RobustLoss, title: str | None = None) -> MethodSpec:
                 choices=tuple(f"{name}{more}" for name in INPUTS for more in ("", "+progress")),
             ),
             **meta.options("the adjuster", None, "; none: 1e-5 for running margins, 1e-4 for the latest"),
+            "clean_loss": Option(
+                None,
+                "what the look-ahead is judged by; none: ce, for tables in runs of up to 2,000 steps mae",
+                str,
+                choices=tuple(CLEAN_LOSSES),
+            ),
+            "robust_start": Option(
+                None,
+                "share of the steps with the loss's fixed hyperparameters, from which the adjuster then begins; none: "
+                "0, for tables in runs of up to 2,000 steps 0.1",
+                float,
+                low=0,
+                high=1,
+            ),
             "families": Option(3, "groups of classes by size, each with its own head", low=1),
+            "merge_even": Option(
+                None,
+                "one group if class sizes differ by no more than chance; none: for tables in runs of up to 2,000 steps",
+                bool,
+            ),
             "hidden": Option(100, "hidden units of the adjuster", low=1, high=100_000),
             "snapshots": Option(3, "copies that are kept along the training, for transfer", low=1, high=100),
         },

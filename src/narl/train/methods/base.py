@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass
-from typing import Any, Protocol, final
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias, final
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,9 @@ from narl.train.methods.descent import descend
 from narl.train.methods.weights import check_weights, weighed
 
 _ALONE = Processes.alone()
+
+Look: TypeAlias = Callable[[nn.Module], Tensor]
+"""A module's logits of all training samples, ``(N, c)``: as they are, in evaluation mode."""
 
 
 @final
@@ -38,6 +41,12 @@ class Setting:
         generator: where initial weights come from; on the CPU.
         processes: who trains together; each is given its own share of every batch, the clean ones included.
         weights: how much each training sample counts, ``(num_samples,)``, one on average; None: all alike.
+        labels: the given labels of all training samples, ``(num_samples,)``, on the device; None where nobody said.
+        batch_size: samples a step; None where nobody said.
+        epochs: passes over the training samples; None where nobody said.
+        kind: of the data: ``"image"``, ``"table"`` or ``"text"``; None where nobody said.
+        shape: of the encoded samples, as the encoder says it, such as how many ``numbers`` a row of a table begins
+            with.
 
     Example:
         >>> model = nn.Linear(4, 3)
@@ -56,6 +65,11 @@ class Setting:
     generator: torch.Generator
     processes: Processes = _ALONE
     weights: Tensor | None = None
+    labels: Tensor | None = None
+    batch_size: int | None = None
+    epochs: int | None = None
+    kind: str | None = None
+    shape: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse numbers that are none."""
@@ -132,6 +146,13 @@ class Method(ABC):
     train with it: the classifier moves by all of their gradients, and what it remembers of samples it tells the others.
     ``unmoved`` says why an engine cannot do its steps, where :meth:`move` gives None.
 
+    A method may ask for more than batches, and is then trained by one process, without CUDA graphs. ``views`` names
+    augmentations, such as ``("usual", "usual", "strong")``: :meth:`step` is then given a tuple of as many inputs, each
+    the batch changed by its own draws. ``"usual"`` is the run's own augmentation; what else is named comes after it.
+    :meth:`begin_epoch` has a look at all training samples, :meth:`rows` chooses an epoch's batches. Several networks,
+    or averages of their weights, are asked for in the method's :class:`narl.train.methods.MethodSpec`: the model is
+    then a :class:`narl.models.committee.Committee`.
+
     Example:
         >>> class Nothing(Method):
         ...     def step(self, x, y, ids):
@@ -145,13 +166,14 @@ class Method(ABC):
     adjuster: Adjuster | None = None
     distributed: bool = False
     unmoved: str = "the method does not say what its steps are"
+    views: tuple[str, ...] = ()
 
     @abstractmethod
     def step(self, x: Inputs, y: Tensor, ids: Tensor) -> StepReport:
         """Train on one batch.
 
         Args:
-            x: inputs, on the model's device.
+            x: inputs, on the model's device; a tuple of them, one a view, where the method has ``views``.
             y: given labels, class indices ``(N,)`` or probabilities ``(N, c)``.
             ids: the samples' positions in the training set, ``(N,)``.
 
@@ -162,6 +184,35 @@ class Method(ABC):
             NonFiniteError: the loss or its gradient is not finite; model and optimiser are as they were.
         """
 
+    def begin_epoch(self, epoch: int, look: Look) -> None:  # noqa: B027  most have nothing to decide
+        """Called before an epoch's first step; what it decides belongs into :meth:`state_dict`.
+
+        A run that is resumed in the middle of an epoch does not call it again.
+
+        Args:
+            epoch: from 0.
+            look: gives the logits of all training samples by a module, the model or a part of it; ``(N, c)``, float32,
+                on the model's device.
+        """
+
+    def rows(self, epoch: int, generator: torch.Generator) -> list[Tensor] | None:
+        """The epoch's batches, as positions in the training set; None: all samples once, in a random order.
+
+        Asked for after :meth:`begin_epoch`, and once more when a run is resumed in the middle of the epoch; then it
+        must give the same. A sample may come several times, or not at all.
+
+        Args:
+            epoch: from 0.
+            generator: where random numbers come from, on the CPU; it follows from the run's seed and the epoch.
+        """
+        return None
+
+    @property
+    def asks_more(self) -> bool:
+        """Whether it asks for more than batches of one view, in the usual order."""
+        own = type(self)
+        return bool(self.views) or own.begin_epoch is not Method.begin_epoch or own.rows is not Method.rows
+
     def move(self) -> Move | None:
         """What :meth:`step` would do now, for an engine that does it instead; None if that cannot be said."""
         return None
@@ -169,6 +220,11 @@ class Method(ABC):
     def moved(self) -> None:
         """An engine has done what :meth:`move` said: count the step."""
         raise NotImplementedError(f"{type(self).__name__} says what its steps are, but not how they are counted")
+
+    @property
+    def kept(self) -> tuple[Adjuster, ...]:
+        """The adjusters that a run keeps when it is done: as they began, then along the training."""
+        return ()
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed training needs besides model and optimiser: dicts, lists, numbers, strings and tensors.

@@ -19,6 +19,7 @@ from narl.errors import NoiseError, SampleIdsError
 from narl.noise.matrices import checked_matrix
 from narl.train.methods.base import LossMethod, Setting
 from narl.train.methods.fixed import cross_entropy
+from narl.train.methods.modes import evaluating
 from narl.train.methods.spec import MethodSpec, Option
 
 Matrix: TypeAlias = ArrayLike | Tensor | os.PathLike[str]
@@ -262,14 +263,9 @@ class Forward(LossMethod):
         """What the classifier, as it is when tested, makes of the clean set."""
         assert self.setting.clean is not None
         model = self.setting.model
-        modes = {module: module.training for module in model.modules()}
-        model.eval()  # BatchNorm's statistics stay as they are
-        try:
+        with evaluating(model):
             batches = [checked_clean_batch(self.setting.clean()) for _ in range(_CLEAN_DRAWS)]
             rows = [(at_least_float32(call(model, x, len(y))).softmax(dim=1), y) for x, y in batches]
-        finally:
-            for module, mode in modes.items():
-                module.training = mode
         predictions, labels = torch.cat([p for p, _ in rows]), torch.cat([y for _, y in rows])
         predictions, labels = self.setting.processes.gathered(predictions, labels)
         return predictions, labels

@@ -21,6 +21,8 @@ from narl.train.methods.descent import descend
 from narl.train.methods.spec import Option
 from narl.train.methods.weights import Weighed, weighed
 
+_SHORT = 2000  # steps
+
 
 def auto_every(total_steps: int) -> int:
     """Steps from one meta step to the next: 10, as in the paper's runs of 50,000 steps, and fewer in shorter runs.
@@ -40,6 +42,39 @@ def auto_learning_rate(total_steps: int) -> float:
         [0.01, 0.01, 0.005, 0.001]
     """
     return min(max(30 / total_steps, 1e-3), 1e-2)
+
+
+def is_short_table(total_steps: int, kind: str | None) -> bool:
+    """Whether a run is so short, on data that is learned by heart so fast, that an adjuster would come too late.
+
+    A perceptron knows the labels of a few thousand rows by heart after some hundred steps, wrong ones included. Until
+    then the look-ahead sees that trusting all labels pays, and after that there is nothing left to learn it from.
+
+    Example:
+        >>> is_short_table(600, "table"), is_short_table(5000, "table"), is_short_table(600, "image")
+        (True, False, False)
+    """
+    return kind == "table" and total_steps <= _SHORT
+
+
+def auto_clean_loss(total_steps: int, kind: str | None) -> str:
+    """What the look-ahead is judged by: cross entropy as in the paper, in short runs on tables the absolute error.
+
+    Example:
+        >>> auto_clean_loss(600, "table"), auto_clean_loss(50_000, "image")
+        ('mae', 'ce')
+    """
+    return "mae" if is_short_table(total_steps, kind) else "ce"
+
+
+def auto_robust_start(total_steps: int, kind: str | None) -> float:
+    """Share of the steps with the loss's fixed hyperparameters: none, in short runs on tables a tenth.
+
+    Example:
+        >>> auto_robust_start(600, "table"), auto_robust_start(50_000, "image")
+        (0.1, 0.0)
+    """
+    return 0.1 if is_short_table(total_steps, kind) else 0.0
 
 
 class LearnedLoss(Protocol):
@@ -86,7 +121,7 @@ def options(learned: str, decay: float | None = 1e-4, decay_note: str = "") -> d
 
 
 class MetaMethod(Method):
-    """A method that learns its loss so that the classifier's next step lowers the cross entropy of the clean set.
+    """A method that learns its loss so that the classifier's next step lowers the loss of the clean set.
 
     Args:
         setting: what there is to work with.
@@ -100,9 +135,11 @@ class MetaMethod(Method):
             the end and flatten what was learned.
         virtual: see :class:`narl.MetaStep`.
         tangent: see :func:`narl.hypergradient`.
+        clean_loss: see :class:`narl.MetaStep`.
     """
 
     distributed = True
+    unmoved = "it judges its steps by another clean loss than cross entropy, weighs its samples, or has its own tangent"
 
     def __init__(
         self,
@@ -116,6 +153,7 @@ class MetaMethod(Method):
         follow_schedule: bool = True,
         virtual: str = "optimizer",
         tangent: str = "auto",
+        clean_loss: str = "ce",
     ) -> None:
         if not 0 <= warmup <= 1:
             raise OptionError(f"warmup = {warmup} is outside [0, 1]: give a share of the steps")
@@ -124,7 +162,7 @@ class MetaMethod(Method):
         self.warmup_steps = round(warmup * setting.total_steps)
         self.adjuster_lr = auto_learning_rate(setting.total_steps) if adjuster_lr is None else adjuster_lr
         self.adjuster_weight_decay = adjuster_weight_decay
-        self._learned, self._follow = learned, follow_schedule
+        self._learned, self._follow, self._clean_loss = learned, follow_schedule, clean_loss
         self._largest_lr = 0.0
         self._meta = MetaStep(
             setting.model,
@@ -141,6 +179,7 @@ class MetaMethod(Method):
                 capturable=setting.device.type == "cuda",
             ),
             processes=setting.processes,
+            clean_loss=clean_loss,
         )
 
     @property
@@ -201,10 +240,10 @@ class MetaMethod(Method):
 
     @final
     def move(self) -> Move | None:
-        """What the step is; None for a learned loss that is no module, another tangent than forward, or weights."""
+        """What the step is; None if what is learned is no module, for other tangents and clean losses, or weights."""
         if not isinstance(self._learned, nn.Module) or self._meta.tangent not in ("auto", "forward"):
             return None
-        if self.setting.weights is not None:
+        if self.setting.weights is not None or self._clean_loss != "ce":
             return None
         self._prepare()
         meta = self._meta if self._is_warm and self._meta.is_due else None

@@ -10,8 +10,10 @@ from numbers import Integral, Real
 from typing import Any, final
 
 from narl.errors import CleanBatchError, OptionError, nearest
+from narl.models.committee import Networks
 from narl.train.methods.base import Method, Setting
 
+_ONE = Networks()
 _NONE = ("none", "auto")  # as a command line says it
 _BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
@@ -117,6 +119,7 @@ class MethodSpec:
         loss: name of the loss that it uses, if it uses a registered one.
         options: by name.
         candidates: settings of the options among which validation on the clean set may choose.
+        networks: how many it trains, or a function of its options, all of them by name, that says it.
 
     Example:
         >>> from narl.train import methods
@@ -134,6 +137,7 @@ class MethodSpec:
     loss: str | None = None
     options: Mapping[str, Option] = field(default_factory=dict)
     candidates: tuple[Mapping[str, float], ...] = ()
+    networks: Networks | Callable[[Mapping[str, Any]], Networks] = _ONE
 
     def __post_init__(self) -> None:
         """What needs a clean set uses it."""
@@ -151,6 +155,16 @@ class MethodSpec:
                 raise OptionError(f"{self.name} has no option {name!r}: {known}")
         given = {name: self.options[name].checked(name, value) for name, value in options.items()}
         return {name: given.get(name, option.default) for name, option in self.options.items()}
+
+    def networks_for(self, options: Mapping[str, Any]) -> Networks:
+        """How many networks it trains with these options.
+
+        Example:
+            >>> from narl.train import methods
+            >>> methods.get("A-GCE").networks_for({})
+            Networks(count=1, averaged=False)
+        """
+        return self.networks if isinstance(self.networks, Networks) else self.networks(self.checked(options))
 
     def build(self, setting: Setting, **options: Any) -> Method:
         """The method, ready for its first step.
@@ -179,8 +193,8 @@ def spec_of(given: object, name: str | None = None) -> MethodSpec:
     """What is known about a method that comes as a class or a function.
 
     A class or function is called with the setting and its options, which are its keyword arguments: their defaults
-    tell the options' kinds. ``needs_clean`` and ``uses_clean`` are read from it, if it has them, and the first line of
-    its docstring describes it.
+    tell the options' kinds. ``needs_clean``, ``uses_clean`` and ``networks`` are read from it, if it has them, and the
+    first line of its docstring describes it.
 
     Args:
         given: a :class:`MethodSpec`, a :class:`Method` subclass, or a function ``(setting, **options) -> Method``.
@@ -218,6 +232,7 @@ def spec_of(given: object, name: str | None = None) -> MethodSpec:
         needs_clean=bool(getattr(given, "needs_clean", False)),
         uses_clean=bool(getattr(given, "uses_clean", False)),
         options=_options_of(given, called),
+        networks=getattr(given, "networks", _ONE),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, final
 
 from torch import Tensor
@@ -14,6 +14,7 @@ from narl.bilevel.step import observed
 from narl.errors import OptionError
 from narl.losses import RobustLoss
 from narl.train.methods.base import LossMethod, Setting
+from narl.train.methods.meta import LearnedLoss
 from narl.train.methods.spec import MethodSpec, Option
 
 Given: TypeAlias = Adjuster | str | os.PathLike[str]
@@ -29,6 +30,8 @@ class Transferred(LossMethod):
         adjusters: an adjuster, or its snapshots, each of which serves a part of the training; adjusters or their files.
         serves: see :class:`narl.AdjustedLoss`.
         margin: see :class:`narl.AdjustedLoss`.
+        wrap: what makes an objective of the adjuster, from a function that gives the one that serves, and None for one
+            that is learned; None: it is its own.
 
     Example:
         >>> import torch
@@ -51,6 +54,7 @@ class Transferred(LossMethod):
         *,
         serves: str = "from",
         margin: str | None = None,
+        wrap: Callable[[Callable[[], Adjuster], None], LearnedLoss] | None = None,
     ) -> None:
         super().__init__(setting)
         listed: Any = adjusters if isinstance(adjusters, (list, tuple)) else [adjusters]
@@ -75,6 +79,7 @@ class Transferred(LossMethod):
                 f"T-{first.robust_loss.title}, or another adjuster"
             )
         self.fields = tuple(first.spans)
+        self._objective = None if wrap is None else wrap(lambda: self.current, None)
 
     @property
     def progress(self) -> float:
@@ -85,6 +90,10 @@ class Transferred(LossMethod):
     def current(self) -> Adjuster:
         """The snapshot that serves now."""
         return self.criterion.at(self.progress)
+
+    @property
+    def _minimised(self) -> LearnedLoss:
+        return self.current if self._objective is None else self._objective
 
     def before_step(self) -> None:
         """Tell the adjuster how much of the training is done."""
@@ -98,11 +107,11 @@ class Transferred(LossMethod):
 
     def values(self, logits: Tensor, y: Tensor, ids: Tensor) -> Tensor:
         """The loss of every sample with its own hyperparameters, ``(N,)``."""
-        return self.current.loss(logits, y, ids)
+        return self._minimised.loss(logits, y, ids)
 
     def observe(self, logits: Tensor, y: Tensor, ids: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """Every sample's hyperparameters and margin; running margins are remembered."""
-        fields, margins = observed(self.current, logits, y, ids, self.setting.processes)
+        fields, margins = observed(self._minimised, logits, y, ids, self.setting.processes)
         assert margins is not None
         return fields, margins
 
@@ -127,10 +136,8 @@ def spec(loss: RobustLoss, title: str | None = None) -> MethodSpec:
         Its specification.
     """
 
-    def make(
-        setting: Setting, adjusters: Given | Sequence[Given] | None, serves: str, margin: str | None
-    ) -> Transferred:
-        return Transferred(setting, loss.name, adjusters, serves=serves, margin=margin)
+    def make(setting: Setting, adjusters: Given | Sequence[Given] | None, **options: Any) -> Transferred:
+        return Transferred(setting, loss.name, adjusters, **options)
 
     return MethodSpec(
         name=f"T-{title or loss.title}",

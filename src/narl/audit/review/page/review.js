@@ -321,7 +321,7 @@ async function begin() {
     at("run").textContent = state.about.run;
     at("labeller").textContent = state.labeller;
     at("filter").hidden = at("filter-key").hidden = !many;
-    at("command").textContent = `narl train DATA --clean ${state.about.run} --out NEW`;
+    at("command").textContent = `narl train DATA --clean ${state.about.run} --train-on-clean --out NEW`;
     await show(await post("/api/next"), "");
   });
 }

@@ -1,0 +1,264 @@
+"""The objective of boosted methods: an adjusted loss on views, mixtures and guesses, still a function of the logits.
+
+What a batch was made of (partners, guesses, which rows are strong views) is fixed before the networks' pass; what is
+left is a function of the batch's logits and of the adjuster's parameters, as the exact hypergradient needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from narl.adjuster import Adjuster
+from narl.checks import at_least_float32
+from narl.train.methods.guesses import Doubts, Guess
+from narl.train.methods.mixing import mixed, one_hot
+from narl.train.methods.pair import mean_prediction
+
+SUSPICION = "suspicion"
+"""The field that says how strongly each sample is held for mislabelled."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """How the usual views of a batch were mixed: with whom, and how much of each is itself."""
+
+    partners: Tensor
+    share: float
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """What the networks are shown in a step.
+
+    Args:
+        y: the samples' labels, ``(N,)`` or ``(N, c)``.
+        ids: their positions, ``(N,)``.
+        mixtures: how each network's rows were mixed; None: they were not.
+        guesses: what each network is told; None: nothing.
+        strong: whether rows of strong views follow each network's N rows.
+        boosted: whether this is more than the plain adjusted loss.
+    """
+
+    y: Tensor
+    ids: Tensor
+    mixtures: Sequence[Mixture | None]
+    guesses: Sequence[Guess | None]
+    strong: bool = False
+    boosted: bool = True
+
+
+@final
+@dataclass(frozen=True)
+class Weights:
+    """How much the parts of the objective count.
+
+    Args:
+        consistency: of the guesses, u.
+        takeover: how much of a doubted label's weight its guess takes, h.
+        strong: of strong views, v.
+        balance: of the prior of the classes, b.
+    """
+
+    consistency: float
+    takeover: float
+    strong: float
+    balance: float
+
+
+@final
+class BoostedLoss(nn.Module):
+    r"""An adjusted loss with guesses for doubted labels, on mixed and on strong views, and a prior of the classes.
+
+    For a sample with label y, hyperparameters Λ and a guess :math:`\hat p` of weight c, every row of logits z has
+
+    .. math:: M(z) = (1 - h c)\, \ell(z, y; \Lambda) + u\, c\, H(\hat p, \operatorname{softmax} z)
+
+    with the cross entropy H. A mixture of samples i and j has :math:`\lambda M_i(z) + (1 - \lambda) M_j(z)`: each
+    partner keeps the hyperparameters that its own, unmixed margin has earned. A network's objective is
+
+    .. math:: \frac1N \sum_i \Big[ \lambda M_i(z_i) + (1 - \lambda) M_{\pi(i)}(z_i) \Big]
+              + v\, \frac1N \sum_i M_i(z_i^{\text{strong}}) + b\, \mathrm{KL}(\rho \Vert \bar p)
+
+    with the mean prediction :math:`\bar p` over all rows. Those of several networks are added.
+
+    Args:
+        serving: gives the adjuster that is at work.
+        learned: the adjuster, where it is learned; None where it stays as it is.
+        weights: u, h, v and b.
+        prior: :math:`\rho`, ``(c,)``.
+        doubts: what says how strongly each label is doubted.
+        by_guess: whether the adjuster sees the margins of the one who guesses; else those of each row itself, of
+            mixtures by their mixed targets.
+
+    ``shown`` says what the rows are, and is set before each step; ``seen`` are the logits by which the samples of the
+    last one were judged, ``(N, c)``.
+
+    Example:
+        >>> adjuster = Adjuster("gce", [5, 5])
+        >>> weights, prior = Weights(1.0, 1.0, 1.0, 0.0), torch.tensor([0.5, 0.5])
+        >>> loss = BoostedLoss(lambda: adjuster, adjuster, weights, prior, Doubts("margin", 2))
+        >>> y, ids, logits = torch.tensor([0, 1]), torch.arange(2), torch.randn(2, 2)
+        >>> loss.shown = Shown(y, ids, [None], [None], boosted=False)
+        >>> torch.equal(loss.loss(logits, y, ids), adjuster.loss(logits, y, ids))
+        True
+    """
+
+    prior: Tensor
+
+    def __init__(
+        self,
+        serving: Callable[[], Adjuster],
+        learned: Adjuster | None,
+        weights: Weights,
+        prior: Tensor,
+        doubts: Doubts,
+        *,
+        by_guess: bool = True,
+    ) -> None:
+        super().__init__()
+        self.learned, self._serving, self._weights, self._by_guess = learned, serving, weights, by_guess
+        self.register_buffer("prior", prior, persistent=False)
+        self._doubts = (doubts,)  # its memory belongs to the method's state, not to the loss that is learned
+        self.shown: Shown | None = None
+        self.seen: Tensor | None = None
+
+    @property
+    def doubts(self) -> Doubts:
+        """What says how strongly each label is doubted."""
+        return self._doubts[0]
+
+    @property
+    def serving(self) -> Adjuster:
+        """The adjuster that is at work."""
+        return self._serving()
+
+    def loss(self, logits: Tensor, targets: Tensor, ids: Tensor | None = None) -> Tensor:
+        """The objective: one value a row for one network's plain adjusted loss, ``(N,)``; else the whole.
+
+        Args:
+            logits: ``(K · N, c)`` or, with strong views, ``(K · 2N, c)``, network after network.
+            targets: as many labels.
+            ids: as many positions.
+        """
+        shown, adjuster = self._shown(), self.serving
+        if not shown.boosted and len(shown.guesses) == 1:
+            return adjuster.loss(logits, targets, ids)
+        parts = at_least_float32(logits).chunk(len(shown.guesses))
+        losses = [
+            self._of_network(part, shown, mixture, guess)
+            if shown.boosted
+            else adjuster.loss(part, shown.y, shown.ids).mean()
+            for part, mixture, guess in zip(parts, shown.mixtures, shown.guesses, strict=True)
+        ]
+        return torch.stack(losses).sum()
+
+    def _of_network(self, z: Tensor, shown: Shown, mixture: Mixture | None, guess: Guess | None) -> Tensor:
+        count = len(shown.y)
+        usual, strong = z[:count], z[count:]
+        given = None
+        if guess is not None and self._by_guess:
+            given = self.serving(guess.logits, shown.y, shown.ids)
+        loss = self._rows(usual, shown, mixture, guess, given).mean()
+        if shown.strong:
+            loss = loss + self._weights.strong * self._rows(strong, shown, None, guess, given).mean()
+        if self._weights.balance:
+            loss = loss + self._weights.balance * divergence(self.prior, z)
+        return loss
+
+    def _rows(
+        self,
+        z: Tensor,
+        shown: Shown,
+        mixture: Mixture | None,
+        guess: Guess | None,
+        given: dict[str, Tensor] | None,
+    ) -> Tensor:
+        """The values of N rows, ``(N,)``, with each sample's hyperparameters, or else those that the row has earned."""
+        own = given
+        if own is None:
+            own = self.serving(z, shown.y if mixture is None else self._mixed_targets(z, shown, mixture), shown.ids)
+        values = self._samples(z, shown.y, own, guess)
+        if mixture is None:
+            return values
+        order, share = mixture.partners, mixture.share
+        other = own if given is None else {name: value[order] for name, value in given.items()}
+        told = None if guess is None else guess.of(order)
+        return share * values + (1 - share) * self._samples(z, shown.y[order], other, told)
+
+    def _samples(self, z: Tensor, y: Tensor, hyperparameters: dict[str, Tensor], guess: Guess | None) -> Tensor:
+        """M, ``(N,)``."""
+        values = self.serving.robust_loss(z, y, **hyperparameters)
+        if guess is None or not self._weights.consistency:
+            return values
+        told = -(guess.targets * z.log_softmax(dim=1)).sum(dim=1)
+        return (1 - self._weights.takeover * guess.weights) * values + self._weights.consistency * guess.weights * told
+
+    def _mixed_targets(self, z: Tensor, shown: Shown, mixture: Mixture) -> Tensor:
+        return mixed(one_hot(shown.y, z.shape[1]).to(z.dtype), mixture.partners, mixture.share)
+
+    @torch.no_grad()
+    def observe(self, logits: Tensor, targets: Tensor, ids: Tensor | None = None) -> tuple[dict[str, Tensor], Tensor]:
+        """What the adjuster makes of the samples, and have it remember their margins: once a step.
+
+        Args:
+            logits: of all rows.
+            targets: as many labels.
+            ids: as many positions.
+
+        Returns:
+            Hyperparameters and suspicion by name, and margins, ``(N,)`` each.
+        """
+        shown, adjuster = self._shown(), self.serving
+        judged = self.seen = self._judged(logits, shown)
+        y = shown.y
+        if self._is_mixed(shown):  # the margin of a mixture, by its mixed targets
+            assert shown.mixtures[0] is not None
+            y = self._mixed_targets(judged, shown, shown.mixtures[0])
+        hyperparameters, margins = adjuster.observe(judged, y, shown.ids)
+        doubts = self.doubts(adjuster, judged, shown.y, shown.ids)
+        self.doubts.remember(judged, shown.y, shown.ids)
+        return {**hyperparameters, SUSPICION: doubts}, margins
+
+    def _judged(self, logits: Tensor, shown: Shown) -> Tensor:
+        """The logits by which the samples are judged, ``(N, c)``: of those who guess, or the networks' own."""
+        guesses = [guess.logits for guess in shown.guesses if guess is not None]
+        if guesses and self._by_guess:
+            own = guesses
+        else:
+            own = [part[: len(shown.y)].detach() for part in logits.chunk(len(shown.guesses))]
+            own = own[:1] if self._is_mixed(shown) else own  # every network has mixtures of its own
+        return own[0] if len(own) == 1 else mean_prediction(own)
+
+    def _is_mixed(self, shown: Shown) -> bool:
+        """Whether the adjuster sees mixtures."""
+        return not self._by_guess and shown.mixtures[0] is not None
+
+    def _shown(self) -> Shown:
+        assert self.shown is not None, "nothing was shown"
+        return self.shown
+
+
+def divergence(prior: Tensor, logits: Tensor) -> Tensor:
+    r"""How far a batch's mean prediction is from a prior, :math:`\sum_j \rho_j \log (\rho_j / \bar p_j)`.
+
+    Args:
+        prior: ``(c,)``.
+        logits: ``(N, c)``.
+
+    Returns:
+        A scalar, 0 where they agree.
+
+    Example:
+        >>> divergence(torch.tensor([0.5, 0.5]), torch.zeros(3, 2))
+        tensor(0.)
+    """
+    mean = logits.softmax(dim=1).mean(dim=0).clamp(min=torch.finfo(logits.dtype).tiny)
+    found: Tensor = torch.special.xlogy(prior, prior / mean).sum()
+    return found

@@ -1,0 +1,110 @@
+"""Guesses in place of labels that are doubted: how strongly each label is, and what stands in for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from narl.adjuster import Adjuster, margin
+from narl.adjuster.last_batch import LastBatch
+from narl.adjuster.margins import RunningMargin
+from narl.train.methods.mixing import sharpened
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Guess:
+    """What is guessed about a batch, as constants.
+
+    Args:
+        logits: of the one who guesses, on usual views as they are, ``(N, c)``.
+        targets: the guesses, ``(N, c)``.
+        weights: how much each counts, ``(N,)``: nothing for samples whose label is believed.
+    """
+
+    logits: Tensor
+    targets: Tensor
+    weights: Tensor
+
+    def of(self, order: Tensor) -> Guess:
+        """Those of other samples of the batch, by their places ``(N,)``."""
+        return Guess(self.logits[order], self.targets[order], self.weights[order])
+
+
+def guessed(logits: Tensor, doubts: Tensor, *, temperature: float, confidence: float, suspicion: float) -> Guess:
+    r"""What someone's logits say of a batch: sharpened guesses for samples whose labels are doubted.
+
+    With the suspicion s and the probabilities p, a guess weighs
+    :math:`c = s \cdot [s \ge s_0] \cdot [\max p \ge p_0]`.
+
+    Args:
+        logits: of the one who guesses, ``(N, c)``.
+        doubts: s, ``(N,)``.
+        temperature: of the sharpening.
+        confidence: :math:`p_0`.
+        suspicion: :math:`s_0`.
+
+    Returns:
+        The guesses, without gradient.
+
+    Example:
+        >>> logits, doubts = torch.tensor([[9.0, 0.0], [9.0, 0.0], [0.0, 0.0]]), torch.tensor([0.0, 0.9, 0.6])
+        >>> guessed(logits, doubts, temperature=0.5, confidence=0.9, suspicion=0.5).weights
+        tensor([0.0000, 0.9000, 0.0000])
+    """
+    probabilities = logits.detach().softmax(dim=1)
+    counts = (doubts >= suspicion) & (probabilities.amax(dim=1) >= confidence)
+    return Guess(logits.detach(), sharpened(probabilities, temperature), torch.where(counts, doubts, 0.0))
+
+
+@final
+class Doubts(nn.Module):
+    r"""How strongly labels are doubted, from 0 to 1.
+
+    ``"margin"``: by the margin :math:`\bar m`, averaged over the epochs, the probability of the label's strongest rival
+    against the label,
+
+    .. math:: s = \sigma(-\bar m), \qquad m = \log p_y - \log \max_{j \ne y} p_j
+
+    which is above one half where the rival has mostly won. ``"loss"``: by the adjusted loss, the part of its target
+    that it has moved away from the label (:class:`narl.adjuster.last_batch.LastBatch`); an adjuster that has made cross
+    entropy of its loss doubts nobody.
+
+    Args:
+        kind: ``"margin"`` or ``"loss"``.
+        num_samples: whose margins are remembered.
+
+    Example:
+        >>> doubts, ids = Doubts("margin", 2), torch.tensor([0])
+        >>> logits = torch.tensor([[0.0, 2.0]])
+        >>> doubts(Adjuster("gce", [5, 5]), logits, torch.tensor([0]), ids)
+        tensor([0.8808])
+    """
+
+    def __init__(self, kind: str, num_samples: int) -> None:
+        super().__init__()
+        self._kind = kind
+        self.running = RunningMargin()
+        self.running.reserve(num_samples)
+
+    @torch.no_grad()
+    def forward(self, adjuster: Adjuster, logits: Tensor, y: Tensor, ids: Tensor) -> Tensor:
+        """Of a batch, ``(N,)``.
+
+        Args:
+            adjuster: that is at work.
+            logits: of the one who judges, ``(N, c)``.
+            y: given labels.
+            ids: the samples' positions, ``(N,)``.
+        """
+        if self._kind == "loss":
+            return LastBatch(adjuster.robust_loss, logits, y, adjuster(logits, y, ids)).suspicion
+        return torch.sigmoid(-self.running.blend(margin(logits, y), ids))
+
+    @torch.no_grad()
+    def remember(self, logits: Tensor, y: Tensor, ids: Tensor) -> None:
+        """Take the margins into the averages: once a step."""
+        self.running.store(margin(logits, y), ids)
