@@ -50,9 +50,9 @@ VARIANTS: dict[str, tuple[str, dict[str, Any] | None]] = {
     "GCE": ("gce", None),
     "A-GCE, as it was": ("gce", BEFORE),
     "clean loss 1 - p": ("gce", {**BEFORE, "clean_loss": "mae"}),
-    "robust start": ("gce", {**BEFORE, "robust_start": 0.1}),
+    "robust start": ("gce", {**BEFORE, "robust_start": 0.2}),
     "one family": ("gce", {**BEFORE, "families": 1}),
-    "1 - p, robust start": ("gce", {**BEFORE, "clean_loss": "mae", "robust_start": 0.1}),
+    "1 - p, robust start": ("gce", {**BEFORE, "clean_loss": "mae", "robust_start": 0.2}),
     "A-GCE": ("gce", {}),
 }
 ALONE: dict[str, tuple[str, dict[str, Any] | None]] = {
@@ -163,7 +163,8 @@ def cases(tables: tuple[str, ...]) -> Iterator[dict[str, Any]]:
             (main, tables, NOISES[:2]),
             ((parts[2], before), tables[:1], NOISES[:2]),
             (main, tables, NOISES),
-            ((*parts, "CE", "one family", *ALONE), tables[:1], NOISES[:2]),
+            ((before, "CE", *parts), tables, NOISES[:2]),
+            (("one family", *ALONE), tables[:1], NOISES[:2]),
             ((before, "CE"), tables, NOISES),
         ]
     else:
@@ -171,7 +172,8 @@ def cases(tables: tuple[str, ...]) -> Iterator[dict[str, Any]]:
             (main, tables, NOISES[:2]),
             ((before,), tables, NOISES[:2]),
             ((*main, before), tables, NOISES),
-            (("CE", *MORE), tables, NOISES[:2]),
+            (("CE",), tables, NOISES),
+            (tuple(MORE), tables, NOISES[:2]),
         ]
     seen = set()
     for variants, own, kinds in groups:
@@ -202,8 +204,8 @@ def signal() -> None:
     """What a look-ahead sees of a label: how much the clean loss falls along the gradient of its cross entropy.
 
     The classifier's perceptron is trained on digits with GCE, q = 0.7. After some epochs the cross entropy of every
-    label is differentiated along the gradient of the clean loss, brought to length 1. Where that is above 0, a step that
-    trusts the label more lowers the clean loss, and q falls.
+    label is differentiated along the gradient of the clean loss, brought to length 1. Where that is above 0, a step
+    that trusts the label more lowers the clean loss, and q falls.
     """
     found = []
     for (kind, rate), seed in product(NOISES[:2], SEEDS):

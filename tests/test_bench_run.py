@@ -38,6 +38,12 @@ def test_a_dry_run_says_what_is_missing(tmp_path: Path) -> None:
     ]
     answer = done(*bench(tmp_path, "--dry-run", "--methods", "gce", "-o", "q=0.5", "--tasks", "symmetric"))
     assert answer.out.splitlines()[1:] == ["  points symmetric 0.3, GCE, q = 0.5, seed 0"]
+    ablation = ("--dry-run", "--methods", "gce", "--each", "q=0.5", "--each", "q=0.9")
+    assert done(*bench(tmp_path, *ablation)).out.splitlines()[1:] == [
+        "  points symmetric 0.3, GCE, seed 0",
+        "  points symmetric 0.3, GCE, q = 0.5, seed 0",
+        "  points symmetric 0.3, GCE, q = 0.9, seed 0",
+    ]
     answer = done(*bench(tmp_path, "--dry-run", "--methods", "gce", "--tune", "--heldout", 0.5))
     assert answer.out.splitlines()[1:] == ["  points symmetric 0.3, GCE, tuned, seed 0"], "it holds all of them out"
     table1 = ("bench", "run", "table1", "--dry-run", "--results", where.results, "--data")
@@ -58,6 +64,7 @@ def test_a_dry_run_says_what_is_missing(tmp_path: Path) -> None:
         (("--schedule", "long"), "small has no schedule 'long'"),
         (("--methods", "GCE", "-o", "p=1"), "GCE has no option 'p'"),
         (("--methods", "GCE", "-o", "q=5"), "q = 5"),
+        (("--methods", "GCE", "--each", "p=1"), "GCE has no option 'p'"),
         (("--methods", "GCE", "-o", "q"), "--option q is not NAME=VALUE"),
         (("--heldout", 2), "--heldout 2 is no share of the clean set"),
         (("--at-once", 0), "0 trainings at once are none"),

@@ -15,6 +15,8 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 import narl
 from narl import errors
+from narl.bilevel.calls import snapshot
+from narl.bilevel.refusals import Noted
 from oracles import relative_error, unrolled
 
 CLASSES = 3
@@ -455,6 +457,38 @@ def test_a_gradient_that_is_not_finite_is_not_taken() -> None:
     with pytest.raises(errors.NonFiniteError, match="gradient of the training loss"):
         meta.step(torch.zeros_like(x), y)
     assert model.layer.weight.isfinite().all()
+
+
+def test_what_is_not_finite_can_be_noted_and_told_later() -> None:
+    """As on a GPU whose host must not wait: the step goes on, the look at what was noted does not."""
+    model = nn.Linear(5, CLASSES)
+    meta = narl.MetaStep(model, SGD(model.parameters(), lr=0.1), make_adjuster(), every=2)
+    meta.noted = Noted(torch.device("cpu"))
+    meta.steps = 1
+    x, y, _ = batches(1)[0]
+    meta.step(x, y)
+    meta.noted.check()
+    handle = model.weight.register_hook(lambda gradient: gradient * torch.inf)  # type: ignore[no-untyped-call]
+    meta.steps = 1
+    meta.step(x, y)
+    handle.remove()
+    assert not model.weight.isfinite().all()
+    meta.noted.note(torch.tensor(1.0), meta.optimizer)  # what comes later does not make it good
+    with pytest.raises(errors.NonFiniteError, match="training diverged"):
+        meta.noted.check()
+
+
+def test_a_snapshot_is_a_copy_of_all_buffers() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(3), nn.BatchNorm2d(2).double())
+    model.register_buffer("nothing", torch.empty(0))
+    model.register_buffer("image", torch.randn(1, 2, 3, 3).to(memory_format=torch.channels_last))
+    kept = snapshot(model)
+    for name, buffer in model.named_buffers():
+        assert torch.equal(kept[name], buffer)
+        assert kept[name].dtype == buffer.dtype
+        assert kept[name].stride() == buffer.stride()
+        assert not buffer.numel() or kept[name].data_ptr() != buffer.data_ptr()
+    assert list(kept) == [name for name, _ in model.named_buffers()]
 
 
 def test_state_that_forward_changes_is_replayed_for_the_tangent() -> None:

@@ -20,7 +20,8 @@ from command_line import done, refused
 from methods_problem import BATCH, CLASSES, adjusters_of, assert_same, batches, built, interrupted, run, setting_of
 from narl import Adjuster, losses, margin
 from narl.adjuster.last_batch import LastBatch
-from narl.errors import OptionError
+from narl.bilevel.refusals import Noted
+from narl.errors import NonFiniteError, OptionError
 from narl.models.committee import Committee
 from narl.train import Settings, Trained, methods, plan, resume, start
 from narl.train.adjusters import load_adjusters
@@ -145,6 +146,8 @@ def test_the_objective_is_a_loop_over_rows(loss: str, probabilities: bool) -> No
         "balance": 0.3,
         "networks": 2,
         "confidence": 0.4,
+        "unsure": "drop",
+        "ramp": 1.0,
     }
     method = boosted(f"T-{loss}+", **NOW, **options)
     run_in = batches(4)
@@ -171,7 +174,7 @@ def test_the_objective_is_a_loop_over_rows(loss: str, probabilities: bool) -> No
                 per_sample = []
                 for sample in (row, int(mixture.partners[row])):
                     own = {name: h[sample : sample + 1] for name, h in given.items()}
-                    value = (1 - 0.6 * guess.weights[sample]) * robust(adjuster, z, y[sample], own)
+                    value = (1 - 0.6 * guess.taken[sample]) * robust(adjuster, z, y[sample], own)
                     value = value + 0.7 * guess.weights[sample] * F.cross_entropy(z, guess.targets[sample])
                     per_sample.append(value.double())
                 values.append(per_sample)
@@ -239,6 +242,50 @@ def test_guesses_are_sharpened_and_only_for_doubted_labels(temperature: float, k
         if logits[row].argmax() == y[row] and p.max() > 0.9:
             assert found.weights[row] == 0  # what fits its label is not told anything else
     assert 20 < counted < 180
+
+
+@pytest.mark.parametrize("certain", [False, True])
+@pytest.mark.parametrize("unsure", ["keep", "drop"])
+def test_what_a_guess_weighs_and_what_it_takes(certain: bool, unsure: str) -> None:
+    generator = torch.Generator().manual_seed(3)
+    logits, doubts = 2 * torch.randn(100, CLASSES, generator=generator), torch.rand(100, generator=generator)
+    common: dict[str, Any] = {"temperature": 0.5, "confidence": 0.7, "suspicion": 0.4}
+    found = guessed(logits, doubts, certain=certain, unsure=unsure, ramp=0.25, **common)
+    kinds = set()
+    for row in range(100):
+        is_doubted, is_sure = float(doubts[row]) >= 0.4, float(logits[row].softmax(0).max()) >= 0.7
+        strength = (1.0 if certain else float(doubts[row])) if is_doubted else 0.0
+        assert float(found.weights[row]) == pytest.approx(0.25 * strength if is_sure else 0.0)
+        assert float(found.taken[row]) == pytest.approx(strength if is_sure or unsure == "drop" else 0.0)
+        kinds.add((is_doubted, is_sure))
+    assert len(kinds) == 4
+    assert torch.equal(found.of(torch.arange(99, -1, -1)).taken, found.taken.flip(0))
+
+
+def test_a_label_half_doubted_pulls_its_sample_back_unless_that_is_certain() -> None:
+    """Two classes compete, the wrong one is the label: where the objective's gradient vanishes, by cross entropy."""
+    for p in (0.55, 0.7, 0.9):
+        logits = torch.tensor([[math.log(p), math.log(1 - p)]], dtype=torch.float64)
+        doubts = torch.tensor([p], dtype=torch.float64)  # the sigmoid of minus the margin
+        wanted = {}
+        for certain in (False, True):
+            guess = guessed(logits, doubts, temperature=0.5, confidence=0.0, suspicion=0.5, certain=certain)
+            label = (1 - guess.taken) * torch.tensor([0.0, 1.0], dtype=torch.float64)
+            wanted[certain] = float((label + guess.weights * guess.targets[0])[0])
+        assert wanted[False] == pytest.approx(p * p**2 / (p**2 + (1 - p) ** 2))
+        assert wanted[False] < p < wanted[True]
+
+
+def test_guesses_rise_over_the_ramp_and_labels_are_left_at_once() -> None:
+    method = boosted("T-GCE+", boost_from=2 / 9, ramp=4 / 9, certain=True, unsure="drop", suspicion=0.0)
+    shares = []
+    for x, y, ids in batches(8):
+        told = method._guesses(x, y, ids)[0]
+        assert told is not None
+        assert bool((told.taken == 1).all())
+        shares.append(float(told.weights.max()))
+        method.step(views(x), y, ids)
+    assert shares == [0.0, 0.0, 0.0, 0.25, 0.5, 0.75, 1.0, 1.0]
 
 
 def test_doubts_go_by_averaged_margins_or_by_the_loss() -> None:
@@ -330,6 +377,23 @@ def test_reports_are_of_the_samples() -> None:
     assert adjuster is not None
     assert adjuster.running is not None
     torch.testing.assert_close(adjuster.running.table[ids], report.margins)  # remembered once a step
+
+
+@pytest.mark.parametrize("name", ["A-GCE+", "T-GCE+"])
+@pytest.mark.parametrize("boost_from", [0, 1])
+def test_where_steps_only_note_what_is_not_finite_no_state_is_written(name: str, boost_from: float) -> None:
+    noted = Noted(torch.device("cpu"))  # on a GPU it is there without asking
+    own = {"every": 10} if name == "A-GCE+" else {}  # a meta step looks for itself
+    method = built(name, setting_of(name, noted=noted), boost_from=boost_from, **own)
+    run(method, batches(2))
+    method.state_dict()
+    assert isinstance(method, Boosted)
+    weight = next(method.members[0].parameters())
+    handle = weight.register_hook(lambda gradient: gradient * torch.nan)  # type: ignore[no-untyped-call]
+    run(method, batches(1))
+    handle.remove()
+    with pytest.raises(NonFiniteError, match="training diverged"):
+        method.state_dict()
 
 
 @pytest.mark.parametrize(("name", "options"), [("A-GCE+", {"networks": 2}), ("T-JS+", {"networks": 2, "ema": 0})])

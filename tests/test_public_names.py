@@ -162,12 +162,16 @@ def test_every_public_name_is_documented_with_an_example(room: str, name: str) -
                 "adjuster_optimizer",
                 "processes",
                 "clip",
+                "clean_loss",
             ],
         ),
         ("MetaStep.step", ["self", "x", "y", "clean", "ids"]),
         (
             "hypergradient",
-            ["model", "optimizer", "objective", "batch", "clean_batch", "virtual", "tangent", "processes", "clip"],
+            [
+                *["model", "optimizer", "objective", "batch", "clean_batch"],
+                *["virtual", "tangent", "processes", "clip", "clean_loss"],
+            ],
         ),
         ("theory.bounds", ["loss", "num_classes", "hyperparameters"]),
     ],

@@ -176,7 +176,7 @@ def test_a_short_run_on_a_table_begins_robust_and_engines_leave_its_steps_as_the
     method = method_of(total_steps=SHORT, kind="table")
     logits, y = torch.randn(5, 3), torch.arange(5) % 3
     assert_close(method.adjuster(logits, y, torch.arange(5))["q"], torch.full((5,), 0.7))
-    assert method.warmup_steps == SHORT // 10
+    assert method.warmup_steps == SHORT // 5
     assert method.move() is None
     assert method_of(total_steps=SHORT, kind="table", warmup=0.5).warmup_steps == SHORT // 2
     assert method_of(total_steps=SHORT, kind="table", robust_start=0.0, clean_loss="ce").move() is not None

@@ -474,7 +474,7 @@ def test_what_is_not_finite_is_refused() -> None:
     for key, value in setting.model.state_dict().items():
         assert torch.equal(value, before[key])
     assert not setting.optimizer.state
-    method._note(torch.tensor(torch.inf))  # as on a GPU, where nobody waits for the loss
+    method._noted.note(torch.tensor(torch.inf), setting.optimizer)  # as on a GPU, where nobody waits for the loss
     with pytest.raises(errors.NonFiniteError, match="training diverged"):
         method.state_dict()
 

@@ -140,7 +140,7 @@ def _plan(run: RunFolder) -> Plan:
 def _trained(plan: Plan, kept: NDArray[np.bool_], path: Path, observer: Observer | None, device: str) -> Trained | None:
     """The classifier of a fold, trained now if it was not before; None if that was stopped."""
     part: Samples = plan.sets.train.take(np.flatnonzero(kept))
-    fold = replace(plan, sets=replace(plan.sets, train=part, test=None))
+    fold = replace(plan, sets=replace(plan.sets, train=part, test=None, also={}))
     if not _is_done(fold, path):
         outcome = session.start(fold, path, overwrite=True, observer=observer, tensorboard=False)
         if not outcome.finished:

@@ -30,6 +30,7 @@ from narl.train.record import RIVAL, SampleRecord
 from narl.train.run_folder import RunFolder
 
 _BINS = 40
+_RESULT = "test_accuracy"
 _USUAL = 3  # snapshots, at a third, two thirds and the end
 _DECIDED = ("epochs", "batch_size", "optimizer", "learning_rate", "momentum", "weight_decay", "schedule", "precision")
 
@@ -52,8 +53,9 @@ def account(cell: Cell, plan: Plan, folder: Path, asked: dict[str, Any]) -> Run:
     mislabelled, record = plan.sets.mislabelled, SampleRecord.open(folder)
     return Run(
         cell=cell,
-        last5=summary["last5"]["test_accuracy"],
-        best=summary["best"]["test_accuracy"],
+        last5=summary["last5"][_RESULT],
+        best=summary["best"][_RESULT],
+        further=_further(summary),
         curves={name: [_short(epoch.get(name)) for epoch in metrics] for name in names},
         noise_rate=None if mislabelled is None else _short(mislabelled.mean()),
         auroc={} if mislabelled is None else _auroc(record.read("margin")[: len(metrics)], mislabelled),
@@ -76,6 +78,12 @@ def account(cell: Cell, plan: Plan, folder: Path, asked: dict[str, Any]) -> Run:
         },
         environment={**run.read_json("environment.json"), **_stacked(run)},
     )
+
+
+def _further(summary: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """What was measured beside the test accuracy, in the last five epochs and in the best one on the test set."""
+    last5, best = summary["last5"], summary["best"]
+    return {name: {"last5": last5[name], "best": best[name]} for name in last5 if name in best and name != _RESULT}
 
 
 def _stacked(run: RunFolder) -> dict[str, int]:

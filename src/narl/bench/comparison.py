@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from narl.bench import choosing, paper, protocols, transfer, verdicts
@@ -15,10 +16,9 @@ from narl.bench.verdicts import Row
 from narl.bench.work import difference
 from narl.errors import UnknownNameError, nearest
 
-PAPER_ONLY = "table4"
 _PARTS = {part.name for parts in protocols.BUNDLES.values() for part in parts}
 _ALONE = [name for name in protocols.PROTOCOLS if name not in _PARTS]
-NAMES = tuple(sorted([*_ALONE, *protocols.BUNDLES, PAPER_ONLY], key=lambda name: (not name.startswith("table"), name)))
+NAMES = tuple(sorted([*_ALONE, *protocols.BUNDLES], key=lambda name: (not name.startswith("table"), name)))
 
 _NOT_RUN = "–"
 _HOW_TO_READ = "Test accuracy, %: mean of the last five epochs ± standard deviation over seeds"
@@ -39,16 +39,14 @@ def rows(
         ``dataset``, ``noise``, ``rate``, ``schedule``, ``method``, ``last5_mean``, ``last5_std``, ``best_mean`` (in per
         cent, None where it was not run; no deviation over one seed), ``seeds`` (how many), ``paper``, ``paper_std`` (in
         per cent, None where there is none), ``model``, ``heldout_mean`` and ``heldout_std`` (on clean samples that were
-        not learned from). Rows of table4, of which there are the paper's numbers only, also have ``metric``: ``"top1"``
-        or ``"top5"``.
+        not learned from). Rows of table4, whose trainings are tested on two data sets, also have ``metric``:
+        ``"top1"``, the accuracy, or ``"top5"``.
 
     Example:
         >>> row = rows("table1", [])[0]
         >>> row["dataset"], row["noise"], row["rate"], row["method"], row["last5_mean"], row["seeds"], row["paper"]
         ('CIFAR-10', 'symmetric', 0.0, 'CE', None, 0, 93.11)
     """
-    if table == PAPER_ONLY:
-        return _paper_only()
     parts = _protocols(table)
     if len(parts) > 1:
         asked = [part for part in parts if schedule is None or schedule in part.schedule_names]
@@ -70,8 +68,6 @@ def rows(
 
 def stale(table: str | Protocol, runs: Iterable[Run]) -> list[str]:
     """What has changed in a table since some of its cells were trained, a sentence a cell; these are not shown."""
-    if table == PAPER_ONLY:
-        return []
     there = list(runs)
     changes = (difference(run, part) for part in _protocols(table) for run in there if belongs(run, part))
     return [change for change in changes if change is not None]
@@ -102,37 +98,46 @@ def _of(protocol: Protocol, dataset: str, schedule: str, runs: Sequence[Run], va
     for task in (task for task in protocol.tasks if task.dataset == dataset):
         further = {label for of_task, label in cells if of_task == task and label not in order} if variants else set()
         for method in sorted([*order, *further], key=lambda label: _rank(label, order)):
-            number = paper.number(protocol.name, task, method)
-            found.append(_row(task, schedule, method, protocol.model, cells.get((task, method), []), number))
+            trained = cells.get((task, method), [])
+            for measure in protocol.measures or (None,):
+                found.append(_row(protocol, task, schedule, method, trained, measure))
     return found
 
 
 def _row(
-    task: Task, schedule: str | None, method: str, model: str | None, runs: Sequence[Run], number: paper.Number | None
+    protocol: Protocol, task: Task, schedule: str, method: str, runs: Sequence[Run], measure: tuple[str, str] | None
 ) -> Row:
-    last5_mean, last5_std = verdicts.over_seeds([run.last5 for run in runs])
+    dataset, metric = measure or (task.dataset, "top1")
+    number = paper.number(protocol.name, replace(task, dataset=dataset), method, metric)
+    reached = [found for run in runs if (found := run.reached(dataset, metric)) is not None]
+    last5_mean, last5_std = verdicts.over_seeds([last5 for last5, _ in reached])
     return {
-        "dataset": task.dataset,
+        "dataset": dataset,
         "noise": task.noise,
         "rate": task.rate,
         "schedule": schedule,
         "method": method,
         "last5_mean": last5_mean,
         "last5_std": last5_std,
-        "best_mean": verdicts.over_seeds([run.best for run in runs])[0],
-        "seeds": len(runs),
+        "best_mean": verdicts.over_seeds([best for _, best in reached])[0],
+        "seeds": len(reached),
         "paper": None if number is None else number.mean,
         "paper_std": None if number is None else number.std,
-        "model": model,
+        "model": protocol.model,
         **choosing.heldout(runs),
+        **({} if measure is None else {"metric": metric}),
     }
 
 
-def _paper_only() -> list[Row]:
-    return [
-        {**_row(Task(key.dataset, key.noise, key.rate), None, key.method, None, [], number), "metric": key.metric}
-        for key, number in paper.numbers(PAPER_ONLY).items()
-    ]
+def _column(row: Row) -> tuple[Any, ...]:
+    """What the column of a row is about: a noise and its rate; or, where the row has a metric, a data set and that."""
+    return (row["dataset"], row["metric"]) if "metric" in row else (row["noise"], row["rate"])
+
+
+def _heading(first: str, second: Any) -> str:
+    if isinstance(second, str):
+        return f"{first}, top {second.removeprefix('top')}"
+    return first if second is None else f"{first} {second:g}"
 
 
 def _in_pairs(methods: Sequence[str]) -> list[str]:
@@ -163,12 +168,12 @@ def tables(table: str | Protocol, found: Sequence[Row]) -> list[Table]:
         >>> shown.columns, shown.rows[1]
         (('method', 'asymmetric 0.6'), ('A-GCE', '–'))
     """
-    if table == PAPER_ONLY:
-        return [_paper_only_table(found)]
+    of_dataset = {task.dataset: part for part in _protocols(table) for task in part.tasks}
+    trained_on = {name: dataset for dataset, part in of_dataset.items() for name in part.also}
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in found:
-        groups.setdefault((row["dataset"], row["schedule"]), []).append(row)
-    of_dataset = {task.dataset: part for part in _protocols(table) for task in part.tasks}
+        dataset: str = row["dataset"]
+        groups.setdefault((trained_on.get(dataset, dataset), row["schedule"]), []).append(row)
     made = [one for group, of_group in groups.items() for one in _tables(of_dataset[group[0]], *group, of_group)]
     if table == protocols.TRANSFER:
         return [transfer.reached(found), *made]
@@ -176,10 +181,10 @@ def tables(table: str | Protocol, found: Sequence[Row]) -> list[Table]:
 
 
 def _tables(protocol: Protocol, dataset: str, schedule: str, found: Sequence[Row]) -> list[Table]:
-    columns = list(dict.fromkeys((row["noise"], row["rate"]) for row in found))
-    by_cell = {(row["method"], row["noise"], row["rate"]): row for row in found}
+    columns = list(dict.fromkeys(map(_column, found)))
+    by_cell = {(row["method"], *_column(row)): row for row in found}
     compared = verdicts.pairs(found)
-    marks = {(one["method"], one["noise"], one["rate"]): verdicts.mark(one, fixed) for one, fixed in compared}
+    marks = {(one["method"], *_column(one)): verdicts.mark(one, fixed) for one, fixed in compared}
     order = _in_pairs(protocol.methods)
     # A variant may have been run in some columns only, and be found late: the order is that of all columns together.
     methods = sorted(dict.fromkeys(row["method"] for row in found), key=lambda label: _rank(label, order))
@@ -200,9 +205,10 @@ def _tables(protocol: Protocol, dataset: str, schedule: str, found: Sequence[Row
         long = "as many epochs as fit the same time"
     long = long if protocol.own else f"{schedule} schedule ({long})"
     title = f"{protocol.title}: {dataset}, {model_title(protocol.model)}, {long}"
-    heading = ("method", *(noise if rate is None else f"{noise} {rate:g}" for noise, rate in columns))
+    heading = ("method", *(_heading(*column) for column in columns))
     whole = Table(title, heading, tuple(lines), tuple(_notes(protocol, dataset, schedule, found)))
-    return [whole, *choosing.table(title, found, methods)]
+    chosen_by = [row for row in found if not protocol.measures or _column(row) == protocol.measures[0]]
+    return [whole, *choosing.table(title, chosen_by, methods)]
 
 
 def _cell(row: Row | None, mark: str) -> str:
@@ -214,9 +220,9 @@ def _cell(row: Row | None, mark: str) -> str:
     return f"{ours}{spread}{mark}{theirs}"
 
 
-def _best(found: Sequence[Row], column: tuple[str, float | None], value: str) -> str:
+def _best(found: Sequence[Row], column: tuple[Any, ...], value: str) -> str:
     """Who has the highest number in a column that is whole."""
-    there = [row for row in found if (row["noise"], row["rate"]) == column]
+    there = [row for row in found if _column(row) == column]
     if any(row[value] is None for row in there):
         return _NOT_RUN  # who is the best of some says little
     highest = max((row[value] for row in there), default=None)
@@ -229,10 +235,12 @@ def _notes(protocol: Protocol, dataset: str, schedule: str, found: Sequence[Row]
     theirs = any(row["paper"] is not None for row in found)
     brackets = f"; in brackets the paper's{paper.aside(dataset)}" if theirs else ""
     notes = [f"{_HOW_TO_READ}{brackets}. {_NOT_RUN}: not run."]
+    if "top5" in protocol.metrics:
+        notes.append("Top 5: the label is among the five most probable classes.")
     how = []
     if seeds:
         how.append(f"Seeds: {min(seeds)}{f' to {max(seeds)}' if min(seeds) < max(seeds) else ''}.")
-    if theirs and schedule == "short":
+    if theirs and schedule == "short" and not protocol.measures:  # of table 4 it does not say
         how.append(f"The paper trained for {protocol.schedules[dataset].epochs} epochs.")
     notes.append(" ".join(how))
     compared, tuned = verdicts.pairs(found), verdicts.pairs(found, "tuned")
@@ -243,15 +251,3 @@ def _notes(protocol: Protocol, dataset: str, schedule: str, found: Sequence[Row]
         notes.append(f"Not run: {missing} of {len(found)} cells.")
     notes += [f"Misprint in the paper: {said}" for said in paper.errata(protocol.name, dataset)]
     return [note for note in notes if note]
-
-
-def _paper_only_table(found: Sequence[Row]) -> Table:
-    columns = list(dict.fromkeys((row["dataset"], row["metric"]) for row in found))
-    numbers: dict[tuple[Any, ...], str] = {
-        (row["method"], row["dataset"], row["metric"]): f"({row['paper']:.1f})" for row in found
-    }
-    methods = dict.fromkeys(row["method"] for row in found)
-    lines = tuple((method, *(numbers[method, dataset, metric] for dataset, metric in columns)) for method in methods)
-    heading = ("method", *(f"{dataset}, top {metric[3:]}" for dataset, metric in columns))
-    note = "Test accuracy, %, as the paper has it. narl has no protocol for this table yet."
-    return Table("Trained on mini-WebVision", heading, lines, (note,))

@@ -24,7 +24,7 @@ def hyperparameters(method: str, task: Task) -> dict[str, Any]:
     GCE's q = 0.7 (Zhang and Sabuncu, NeurIPS 2018) and SL's γ₁ = 0.1, γ₂ = 1 for CIFAR-10 (Wang et al., ICCV 2019) are
     narl's defaults. TinyImageNet gets what the papers have for CIFAR-100, the most classes that they tried. Systems
     that are told the noise are told it, as in their papers: Co-teaching the share of wrong labels, DivideMix and ELR+
-    the kind of noise and, DivideMix, its rate.
+    the kind of noise and, DivideMix, its rate. What ELR+ had for mini-WebVision (λ = 3, β = 0.7) is the default.
 
     Example:
         >>> task = Task("CIFAR-10", "symmetric", 0.4)
@@ -37,6 +37,8 @@ def hyperparameters(method: str, task: Task) -> dict[str, Any]:
         return {} if found is None else {"pi1": found}
     if method == "SL" and dataset == "CIFAR-100":
         return {"gamma1": 6.0, "gamma2": 0.1}  # Wang et al., ICCV 2019
+    if method == "DivideMix" and task.dataset == "mini-WebVision":
+        return {"unlabelled": 0.0, "alpha": 0.5, "warmup": 1}  # Li, Socher, Hoi, ICLR 2020: the code of its authors
     share = _wrong(task)
     if method == "Co-teaching" and share is not None:
         return {"forget": share}  # Han et al., NeurIPS 2018: the noise rate

@@ -18,7 +18,7 @@ from narl.train.settings import Settings
 _NEEDED = ("tasks", "methods", "model", "epochs")
 _MORE = ("milestones", "clean", "training", "name", "title", "modules")
 # A cell decides these itself.
-_ITS_DATA = ("data", "layout", "columns", "skip_unreadable", "labels", "clean", "heldout", "overlap")
+_ITS_DATA = ("data", "layout", "columns", "skip_unreadable", "labels", "clean", "heldout", "overlap", "also_test")
 _ITS_TRAINING = ("method", "options", "adjusters", "tune", "model", "epochs", "milestones", "seed", "device")
 
 

@@ -93,16 +93,16 @@ def numbers(table: str) -> dict[Key, Number]:
     return {_key(row): _number(row) for row in _lines("paper.csv") if row["table"] == table}
 
 
-def number(table: str, task: Task, method: str) -> Number | None:
-    """The paper's top-1 accuracy in one cell, None where it has none.
+def number(table: str, task: Task, method: str, metric: str = "top1") -> Number | None:
+    """The paper's accuracy in one cell, None where it has none.
 
     Example:
         >>> number("table6", Task("Food-101N", "real"), "T-SL")
         Number(mean=85.9, std=0.01)
     """
     of_table, dataset, _ = _LIKE.get(task.dataset, (table, task.dataset, ""))
-    of_method = method.removesuffix("+") if method.startswith("A-") else method  # table 3 has boosted ones only
-    return numbers(of_table).get(Key(dataset, task.noise, task.rate, "top1", of_method))
+    of_method = method.removesuffix("+") if method.startswith("A-") else method  # tables 3 and 4 have boosted ones only
+    return numbers(of_table).get(Key(dataset, task.noise, task.rate, metric, of_method))
 
 
 def aside(dataset: str) -> str:

@@ -15,6 +15,7 @@ from narl.train import methods as registry
 
 ADJUSTED = ("A-GCE", "A-SL", "A-PolySoft", "A-JS")
 TRANSFERRED = ("T-GCE", "T-SL", "T-PolySoft", "T-JS")
+SYSTEMS = ("MentorNet", "Co-teaching", "DivideMix", "ELR+")
 BOOSTED = ("A-GCE+", "A-SL+", "A-PolySoft+", "A-JS+")
 FIXED = ("GCE", "SL", "PolySoft", "JS")
 BASELINES = ("CE", "Forward", "MW-Net")
@@ -72,6 +73,9 @@ class Protocol:
         shipped: whether T-* are about the adjusters that narl ships: once it does, results of others do not count.
         audited: whether results say how well the wrong labels are found: see :mod:`narl.bench.audits`.
         lengths: epochs of the short schedule by method, where all are to take the same time rather than as many epochs.
+        short: the short schedule of all other methods.
+        also: data sets that are tested on as well: columns of their own.
+        metrics: what is shown of each data set: ``"top1"``: accuracy; ``"top5"``: labels among the five most probable.
     """
 
     name: str
@@ -88,6 +92,22 @@ class Protocol:
     shipped: bool = False
     audited: bool = False
     lengths: dict[str, int] = field(default_factory=dict)
+    short: Schedule = SHORT
+    also: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ("top1",)
+
+    @property
+    def measures(self) -> tuple[tuple[str, str], ...]:
+        """Data set and metric of its columns, where that is what they are; empty: they are kinds of noise.
+
+        Example:
+            >>> get("table4").measures[-1], get("table1").measures
+            (('ILSVRC12', 'top5'), ())
+        """
+        if not self.also and self.metrics == ("top1",):
+            return ()
+        tested = (*dict.fromkeys(task.dataset for task in self.tasks), *self.also)
+        return tuple((dataset, metric) for dataset in tested for metric in self.metrics)
 
     @property
     def schedule_names(self) -> tuple[str, ...]:
@@ -107,7 +127,7 @@ class Protocol:
             return self.own
         if name == "short":
             falls = self.training.get("schedule") == "step" and method not in self.lengths
-            return Schedule(self.lengths.get(method, SHORT.epochs), SHORT.milestones if falls else ())
+            return Schedule(self.lengths.get(method, self.short.epochs), self.short.milestones if falls else ())
         return self.schedules[dataset]
 
     def cells(
@@ -188,6 +208,9 @@ _LONG = {"CIFAR-10": Schedule(120, (80, 100)), "CIFAR-100": Schedule(150, (80, 1
 _LONGER = {dataset: Schedule(300, ()) for dataset in (*_CIFARS, "CIFAR-10N")}
 # As DivideMix and ELR+ were published, but for the learning rate: a cosine suits short trainings, too.
 _SYSTEMS = {**TRAINING, "batch_size": 128, "learning_rate": 0.02, "schedule": "cosine"}
+# As DivideMix (80 epochs, a tenth after 40) and ELR+ (learning rate 0.02, 100 epochs, a tenth after 50) were published
+# for this data, both with crops of 227 pixels.
+_WEB = {**TRAINING, "batch_size": 32, "clean_batch_size": 32, "learning_rate": 0.01, "image_size": 227}
 _INSTANCE = {dataset: Schedule(120, (40, 80)) for dataset in _CIFARS}
 _CARRIED = ("CE", *FIXED, *TRANSFERRED)
 _HUMAN = tuple(Task("CIFAR-10N", labels) for labels in ("aggregate", "random1", "worst"))
@@ -226,6 +249,18 @@ _ALL = (
         "preact_resnet18",
         _LONGER,
         training=dict(_SYSTEMS),
+    ),
+    Protocol(
+        "table4",
+        "Labels from the web",
+        (Task("mini-WebVision", "real"),),
+        (*SYSTEMS, *BOOSTED),
+        "timm:inception_resnet_v2",
+        {"mini-WebVision": Schedule(100, (50,))},
+        training=dict(_WEB),
+        short=Schedule(50, (25,)),
+        also=("ILSVRC12",),
+        metrics=("top1", "top5"),
     ),
     Protocol(
         "table5",
@@ -365,7 +400,10 @@ def from_json(values: Mapping[str, Any]) -> Protocol:
         methods=tuple(given.pop("methods")),
         schedules=schedules,
         own=None if own is None else _schedule(own),
+        short=_schedule(given.pop("short")),
         modules=tuple(given.pop("modules")),
+        also=tuple(given.pop("also")),
+        metrics=tuple(given.pop("metrics")),
         **given,
     )
 

@@ -3,7 +3,7 @@
 A first run (GCE, no clean sample) is audited. A person who knows the true labels, and errs now and then, answers the
 first samples in some order. The next run (A-GCE) has these answers as its clean set, as ``narl train --clean RUN
 --train-on-clean`` would have it: it learns the loss from them and is trained on them, with the labels that the person
-named. Beside it, cross entropy is trained on the answered samples alone; and on request A-GCE learns from the answers and
+named. Beside it, cross entropy is trained on the answered samples alone; on request A-GCE learns from the answers and
 is not trained on them.
 """
 

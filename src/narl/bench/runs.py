@@ -38,6 +38,8 @@ class Run:
         settings: what decided it, as narl understood it.
         environment: hardware and versions.
         audit: of audited tables, how well each way to find wrong labels did: see :mod:`narl.bench.findings`.
+        further: what was measured beside the test accuracy, ``last5`` and ``best`` of each: ``test_top5_accuracy``, and
+            the same of further test sets, such as ``ILSVRC12_accuracy``.
     """
 
     cell: Cell
@@ -53,6 +55,21 @@ class Run:
     settings: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
     audit: dict[str, dict[str, Any]] = field(default_factory=dict)
+    further: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def reached(self, dataset: str, metric: str = "top1") -> tuple[float, float] | None:
+        """What was reached on a data set, in the last five epochs and in the best one on the test set; None: unknown.
+
+        Args:
+            dataset: the task's own, or another one that was tested on as well.
+            metric: ``"top1"``: accuracy; ``"top5"``: share of labels among the five most probable classes.
+        """
+        own = dataset == self.cell.task.dataset
+        if own and metric == "top1":
+            return self.last5, self.best
+        name = f"{'test' if own else dataset}{'' if metric == 'top1' else f'_{metric}'}_accuracy"
+        both = self.further.get(name)
+        return None if both is None else (both["last5"], both["best"])
 
     def write(self, results: Path) -> Path:
         """Write it where :func:`read` looks."""
@@ -63,7 +80,8 @@ class Run:
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
-        own = {name: value for name, value in vars(self).items() if name != "cell" and (name != "audit" or value)}
+        rare = ("audit", "further")
+        own = {name: value for name, value in vars(self).items() if name != "cell" and (name not in rare or value)}
         return {"kind": KIND, "format": FORMAT, "cell": self.cell.to_json(), **own}
 
 
@@ -108,8 +126,14 @@ def from_json(about: Any) -> Run:
     own = {name: value for name, value in about.items() if name not in ("kind", "format", "cell")}
     run = Run(cell=Cell.from_json(about["cell"]), **own)
     for name in ("last5", "best"):
-        if not isinstance(own[name], float | int) or not math.isfinite(own[name]):
+        if not _is_share(own[name]):
             raise ConfigError(f"its {name} is {own[name]!r}")
+    if not all(_is_share(value) for both in run.further.values() for value in both.values()):
+        raise ConfigError(f"its further numbers are {run.further!r}")
     if not isinstance(run.curves, dict):
         raise ConfigError("it has no curves")
     return run
+
+
+def _is_share(value: Any) -> bool:
+    return isinstance(value, float | int) and math.isfinite(value)

@@ -9,6 +9,7 @@ _MODELS = {
     "resnet32": "ResNet-32",
     "resnet34": "ResNet-34",
     "preact_resnet18": "PreAct ResNet-18",
+    "timm:inception_resnet_v2": "Inception-ResNet-v2",
     "transformer": "6-layer transformer encoder",
 }
 

@@ -132,4 +132,4 @@ def explained(found: Sequence[Pair]) -> tuple[str, ...]:
 
 
 def _place(row: Row) -> tuple[Any, ...]:
-    return tuple(row[name] for name in ("dataset", "noise", "rate", "schedule", "model"))
+    return tuple(row.get(name) for name in ("dataset", "noise", "rate", "schedule", "model", "metric"))

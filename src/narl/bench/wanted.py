@@ -27,6 +27,7 @@ class Wanted:
         tune: choose fixed losses' hyperparameters on the clean set.
         options: what a method is given.
         heldout: share of the clean set that is not learned from.
+        each: changes of a method's options; the cells are wanted as they are, and once more with each change alone.
     """
 
     schedule: str | None
@@ -36,6 +37,7 @@ class Wanted:
     tune: bool
     options: Callable[[str], tuple[tuple[str, Any], ...]]
     heldout: float
+    each: tuple[Callable[[str], tuple[tuple[str, Any], ...]], ...] = ()
 
     def cells(self, tables: Sequence[Protocol], place: Place) -> list[list[Cell]]:
         """The cells of each table that are asked for; of several tables one may have no part in it.
@@ -90,7 +92,18 @@ class Wanted:
             )
         for cell in cells:
             place.source(cell.task)  # one that is nowhere is known now
-        return [replace(cell, options=self.options(cell.method), heldout=self._heldout(cell.method)) for cell in cells]
+        place.further(table)
+        return [
+            replace(cell, options=self._options(cell.method, change), heldout=self._heldout(cell.method))
+            for change in (None, *self.each)
+            for cell in cells
+        ]
+
+    def _options(
+        self, method: str, change: Callable[[str], tuple[tuple[str, Any], ...]] | None
+    ) -> tuple[tuple[str, Any], ...]:
+        changed = {} if change is None else dict(change(method))
+        return tuple({**dict(self.options(method)), **changed}.items())
 
     def _heldout(self, method: str) -> float:
         """Methods that learn from no clean sample hold all of them out anyway."""

@@ -23,6 +23,7 @@ from narl.train import methods, session
 from narl.train.adjusters import digest_of, load_adjusters, without_clean
 from narl.train.courses import Course, driven, driven_as_one
 from narl.train.engine.stack import Stack
+from narl.train.external_models import missing_package
 from narl.train.keeper import Observer
 from narl.train.planning import Plan, plan
 from narl.train.run_folder import RunFolder
@@ -60,6 +61,16 @@ class Place:
             raise OptionError(f"where is {task.images}? Say it with --data {task.images}=FOLDER")
         return found
 
+    def further(self, protocol: Protocol) -> dict[str, str]:
+        """Where the data sets are that a table tests on as well."""
+        known = {name.lower(): source for name, source in self.sources}
+        for name in protocol.also:
+            if name.lower() not in known:
+                raise OptionError(
+                    f"{protocol.name} also tests on {name}, and where is it? Say it with --data {name}=FOLDER"
+                )
+        return {name: known[name.lower()] for name in protocol.also}
+
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
         return {**asdict(self), "work": str(self.work), "results": str(self.results)}
@@ -78,6 +89,8 @@ def reason_against(cell: Cell, protocol: Protocol, place: Place) -> str | None:
         methods.get(cell.method)
     except UnknownNameError:
         return f"narl has no {cell.method}"
+    if (missing := missing_package(cell.model)) is not None:
+        return missing
     if cell.method.startswith("T-") and not _adjusters(cell, place):
         return f"no learned adjuster of {cell.method[2:]} was named (--adjuster), and narl ships none"
     return None
@@ -97,6 +110,7 @@ def settings_of(cell: Cell, protocol: Protocol, place: Place) -> Settings:
         data=source,
         labels=labels_of(cell.task, cell.seed, source, labels, place.human),
         clean=_clean(cell, protocol, place),
+        also_test=place.further(protocol),
         heldout=cell.heldout if cell.heldout and uses_clean else None,
         overlap="drop",
         method=cell.method,
@@ -131,6 +145,8 @@ def asked_of(cell: Cell, protocol: Protocol) -> dict[str, Any]:
     options = {**published, **dict(cell.options)}
     defaults = methods.get(cell.method).checked({})
     asked = {"clean": protocol.clean, "training": _training(cell, protocol), "options": options, "defaults": defaults}
+    if protocol.also:
+        asked["also_test"] = list(protocol.also)
     if protocol.shared:
         asked["tasks"] = sorted(task.slug for task in protocol.tasks)  # all of them teach the adjuster
     plain: dict[str, Any] = json.loads(json.dumps({**asdict(schedule), **asked}))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,7 +84,21 @@ def _copy(holder: dict[Any, Any] | list[Any]) -> dict[Any, Any] | list[Any]:
 
 def snapshot(model: nn.Module) -> dict[str, Tensor]:
     """Copies of the model's buffers, by name."""
-    return {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+    buffers = {name: buffer.detach() for name, buffer in model.named_buffers()}
+    copies = {name: torch.empty_like(buffer) for name, buffer in buffers.items()}
+    copy_all(list(copies.values()), list(buffers.values()))
+    return copies
+
+
+def copy_all(into: Sequence[Tensor], of: Sequence[Tensor]) -> None:
+    """Copy tensors into others of the same shape and type: on a GPU, all of a type at once."""
+    kinds: dict[tuple[torch.device, torch.dtype], tuple[list[Tensor], list[Tensor]]] = {}
+    for target, source in zip(into, of, strict=True):
+        targets, sources = kinds.setdefault((source.device, source.dtype), ([], []))
+        targets.append(target)
+        sources.append(source)
+    for targets, sources in kinds.values():
+        torch._foreach_copy_(targets, sources)
 
 
 def restore(model: nn.Module, buffers: Mapping[str, Tensor]) -> None:

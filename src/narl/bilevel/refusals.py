@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import final
+
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
@@ -24,8 +26,7 @@ def refuse_not_finite(loss: Tensor, optimizer: Optimizer) -> None:
         loss: a scalar, without gradient.
         optimizer: whose parameters hold the gradient.
     """
-    moving = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    if bool(torch.isfinite(loss + get_total_norm(moving))):  # one look, for which the host waits for the device once
+    if bool(torch.isfinite(loss + _norm(optimizer))):  # one look, for which the host waits for the device once
         return
     optimizer.zero_grad(set_to_none=True)
     if not bool(torch.isfinite(loss)):
@@ -36,6 +37,48 @@ def refuse_not_finite(loss: Tensor, optimizer: Optimizer) -> None:
         "the gradient of the training loss is not finite, though the loss is: lower the learning rate, or look for a "
         "square root or a division at zero in the model"
     )
+
+
+@final
+class Noted:
+    """Whether every step so far was finite, noted on the device: the host waits for it in :meth:`check` only.
+
+    For steps on a GPU whose host has to be ahead of it. What was not finite has moved the weights by then.
+
+    Args:
+        device: of the model.
+
+    Example:
+        >>> noted, weight = Noted(torch.device("cpu")), nn.Parameter(torch.zeros(1))
+        >>> noted.note(torch.tensor(1.0), torch.optim.SGD([weight], lr=0.1))
+        >>> noted.check()
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._nothing = torch.zeros((), device=device)
+
+    def note(self, loss: Tensor, optimizer: Optimizer) -> None:
+        """Take a step's loss and gradient into account.
+
+        Args:
+            loss: a scalar, without gradient.
+            optimizer: whose parameters hold the gradient.
+        """
+        self._nothing = self._nothing + 0 * (loss + _norm(optimizer))  # zero times what is not finite is no number
+
+    def check(self) -> None:
+        """Refuse to go on once a step was not finite."""
+        if not bool(torch.isfinite(self._nothing)):
+            raise NonFiniteError(
+                "the training loss or its gradient is not finite: training diverged; lower the learning rate or check "
+                "the inputs"
+            )
+
+
+def _norm(optimizer: Optimizer) -> Tensor:
+    """Of the gradient as a whole."""
+    moving = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    return get_total_norm(moving)
 
 
 def refuse_synchronised(model: nn.Module) -> None:

@@ -25,7 +25,7 @@ from narl.bilevel.hypergradient import (
 )
 from narl.bilevel.optimizers import load_state, rule_of, trained_parameters
 from narl.bilevel.processes import Processes, bare
-from narl.bilevel.refusals import refuse_no_labels, refuse_not_finite, refuse_synchronised
+from narl.bilevel.refusals import Noted, refuse_no_labels, refuse_not_finite, refuse_synchronised
 from narl.bilevel.rivals import rivals
 from narl.bilevel.tangents import KINDS, TrainingPass
 from narl.bilevel.turns import Turn, couples, give_gradients, met, take_gradients
@@ -88,6 +88,9 @@ class MetaStep:
             right labels are; on a few hundred clean samples, of which some are gotten confidently wrong, it tells wrong
             labels from right ones earlier.
 
+    Every step's loss and gradient are looked at, for which the host waits for the device. Where ``noted`` is set to a
+    :class:`narl.bilevel.refusals.Noted`, they are noted there instead.
+
     What clips otherwise, such as a hook of ``optimizer.register_step_pre_hook``, the virtual step does not see.
 
     Other people's training loops have their own backward pass or their own optimiser's step: :meth:`loss` and
@@ -146,6 +149,7 @@ class MetaStep:
         if self.processes.count > 1:
             refuse_synchronised(self.model)
             self.processes.same(list(adjuster.parameters()))
+        self.noted: Noted | None = None
         self._kept: Sequence[Tensor | None] = ()
         self._looked = False
 
@@ -354,7 +358,10 @@ class MetaStep:
             torch.autograd.backward(logits, gradient)
             give_gradients(turn, loss, self.optimizer, len(y))
         loss = take_gradients(turn, self.optimizer)
-        refuse_not_finite(loss, self.optimizer)
+        if self.noted is None:
+            refuse_not_finite(loss, self.optimizer)
+        else:
+            self.noted.note(loss, self.optimizer)
         return loss, logits
 
     def __repr__(self) -> str:

@@ -134,7 +134,7 @@ def _compared(
         print(
             f"narl: {len(stale)} of the results are left out: the table has changed since ({stale[0]})", file=sys.stderr
         )
-    if name != comparison.PAPER_ONLY and not any(row["seeds"] for row in rows):
+    if not any(row["seeds"] for row in rows):
         print(f"narl: nothing of {name} has been run yet under {results / 'runs'}", file=sys.stderr)
     return rows, comparison.tables(table, rows)
 

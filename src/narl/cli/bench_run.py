@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,7 +29,7 @@ def run(
         list[str],
         typer.Argument(
             metavar="TABLE",
-            help="table1, table2, table3, table5, table6, cifar10n, figure5, figure6; systems: boosted losses "
+            help="table1, table2, table3, table4, table5, table6, cifar10n, figure5, figure6; systems: boosted losses "
             "beside DivideMix and others; transfer: adjusters on data that they were not learned on; or a JSON file "
             "with a table of your own.",
         ),
@@ -45,7 +46,9 @@ def run(
     schedule: Annotated[
         str | None,
         typer.Option(
-            help="short: 60 epochs; paper: the paper's, twice as long.", rich_help_panel=_WHAT, show_default="short"
+            help="short: 60 epochs, 50 for table4; paper: the paper's, twice as long.",
+            rich_help_panel=_WHAT,
+            show_default="short",
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(help="Trainings of each cell, with seeds 0, 1, …", rich_help_panel=_WHAT)] = 1,
@@ -69,6 +72,15 @@ def run(
             "--option",
             "-o",
             help="Option of the methods, NAME=VALUE: a variant of the cells, kept apart from them.",
+            rich_help_panel=_WHAT,
+            show_default=False,
+        ),
+    ] = [],  # noqa: B006  typer copies it
+    each: Annotated[
+        list[str],
+        typer.Option(
+            help="Besides the cells, a variant with this option alone changed: once for each part of an ablation.",
+            metavar="NAME=VALUE",
             rich_help_panel=_WHAT,
             show_default=False,
         ),
@@ -147,6 +159,7 @@ def run(
         tune,
         lambda name: options_of(name, option),
         heldout,
+        tuple(partial(options_of, pairs=[pair]) for pair in each),
     )
     found = [
         protocol

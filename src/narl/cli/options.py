@@ -62,6 +62,15 @@ Test = Annotated[
         rich_help_panel=_DATA,
     ),
 ]
+AlsoTest = Annotated[
+    list[str],
+    typer.Option(
+        help="A further test set, NAME=PATH, such as ILSVRC12=val: its accuracy is reported beside the test set's and "
+        "chooses nothing. May be repeated.",
+        rich_help_panel=_DATA,
+        show_default=False,
+    ),
+]
 Limit = Annotated[
     int | None,
     typer.Option(
@@ -222,6 +231,23 @@ def names(given: str | None) -> tuple[str, ...]:
         ('width', 'height')
     """
     return tuple(name.strip() for name in (given or "").split(",") if name.strip())
+
+
+def by_name(given: list[str]) -> dict[str, str]:
+    """Paths by name, of ``--also-test``.
+
+    Example:
+        >>> by_name(["ILSVRC12=imagenet/val"])
+        {'ILSVRC12': 'imagenet/val'}
+    """
+    pairs = [one.partition("=") for one in given]
+    for pair in pairs:
+        if not pair[1]:
+            raise OptionError(f"--also-test {pair[0]} is not NAME=PATH: write it like --also-test ILSVRC12=PATH")
+    found = {name: path for name, _, path in pairs}
+    if len(found) < len(pairs):
+        raise OptionError("--also-test names one set twice: keep one of them, or rename it")
+    return found
 
 
 def milestones(given: str | None) -> tuple[float, ...]:

@@ -233,7 +233,8 @@ def _numbers(loss: SupportsFloat | None, meta_loss: SupportsFloat | None, accura
 
 
 def _accuracy(record: Mapping[str, Any]) -> str:
-    found = {name.removesuffix("_accuracy"): value for name, value in record.items() if name.endswith("_accuracy")}
+    of_sets = [name for name in record if name.endswith("_accuracy") and not name.endswith("_top5_accuracy")]
+    found = {name.removesuffix("_accuracy"): record[name] for name in of_sets}
     return "  ".join(f"{name} {100 * value:.1f} %" for name, value in found.items() if value is not None)
 
 

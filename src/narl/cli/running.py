@@ -120,6 +120,7 @@ def _plan_lines(plan: Plan, out: Path | None) -> list[str]:
     settings, recipe, sets = plan.settings, plan.recipe, plan.sets
     parts = {"clean": sets.clean, "heldout": sets.heldout, "test": sets.test}
     extra = [f"{len(samples):,} {_PARTS[part]}" for part, samples in parts.items() if samples is not None]
+    extra += [f"{len(samples):,} of {name}" for name, samples in sets.also.items()]
     smallest, largest = sets.train.class_counts.min(), sets.train.class_counts.max()
     augment = f", {recipe.augment}" if sets.train.kind == "image" else ""
     lines = [
@@ -179,7 +180,12 @@ def _result_lines(outcome: Outcome) -> list[str]:
     if "last5" in summary:
         last = min(5, summary["epochs"])
         plural = "s" if last > 1 else ""
-        lines.append(f"test accuracy, mean of the last {last} epoch{plural}: {summary['last5']['test_accuracy']:.2%}")
+        means = {name.removesuffix("_accuracy"): f"{mean:.2%}" for name, mean in summary["last5"].items()}
+        among = {name.removesuffix("_top5"): mean for name, mean in means.items() if name.endswith("_top5")}
+        for name, mean in means.items():
+            if not name.endswith("_top5"):
+                top5 = f", top 5 {among[name]}" if name in among else ""
+                lines.append(f"{name} accuracy, mean of the last {last} epoch{plural}: {mean}{top5}")
         if "selected" in summary:
             chosen = summary["selected"]
             lines.append(

@@ -136,6 +136,7 @@ def train(
     ignore: shared.Ignore = None,
     labels: shared.Labels = None,
     test: shared.Test = "auto",
+    also_test: shared.AlsoTest = [],  # noqa: B006
     limit: shared.Limit = None,
     skip_unreadable: shared.SkipUnreadable = False,
     allow_overlap: shared.AllowOverlap = False,
@@ -255,6 +256,7 @@ def settings_of(given: dict[str, Any]) -> Settings:
         method=method,
         adjusters=tuple(given["adjuster"]),
         milestones=shared.milestones(given["milestones"]),
+        also_test=shared.by_name(given["also_test"]),
         memory_limit=_bytes(given["memory"]),
         **{name: given[name] for name in same},
     )

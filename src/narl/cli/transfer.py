@@ -48,6 +48,7 @@ def transfer(
     ignore: shared.Ignore = None,
     labels: shared.Labels = None,
     test: shared.Test = "auto",
+    also_test: shared.AlsoTest = [],  # noqa: B006
     limit: shared.Limit = None,
     skip_unreadable: shared.SkipUnreadable = False,
     allow_overlap: shared.AllowOverlap = False,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import final
@@ -79,17 +79,20 @@ class Overlap:
         return f"{len(self)} {noun} of {self.first} {verb} also in {self.second} ({shown} there{more})"
 
 
-def overlaps(sets: Mapping[str, Samples]) -> list[Overlap]:
+def overlaps(sets: Mapping[str, Samples], together: Collection[str] = ()) -> list[Overlap]:
     """What any two of the sets share.
 
     Args:
         sets: samples by the name of the set, in order.
+        together: names of those that may share samples with each other, such as several test sets.
 
     Returns:
         An entry for every pair of sets that shares samples, in order.
     """
     found = []
     for (first, mine), (second, theirs) in combinations(sets.items(), 2):
+        if first in together and second in together:
+            continue
         rows = shared(mine.inputs, theirs.inputs)
         if rows:
             ids = tuple((str(mine.ids[i]), str(theirs.ids[j])) for i, j in rows)
@@ -97,16 +100,17 @@ def overlaps(sets: Mapping[str, Samples]) -> list[Overlap]:
     return found
 
 
-def check_disjoint(sets: Mapping[str, Samples]) -> None:
+def check_disjoint(sets: Mapping[str, Samples], together: Collection[str] = ()) -> None:
     """Refuse sets that share samples.
 
     Args:
         sets: samples by the name of the set, the training set first.
+        together: as for :func:`overlaps`.
 
     Raises:
         OverlapError: two sets share a sample; the message counts them and names the first.
     """
-    found = overlaps(sets)
+    found = overlaps(sets, together)
     if not found:
         return
     train = next(iter(sets))

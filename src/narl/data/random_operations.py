@@ -49,28 +49,28 @@ def _one_each(values: Tensor, x: Tensor, chosen: Tensor, amounts: Tensor) -> Ten
     """Each image changed by its operation, with an amount from -1 to 1."""
     order = chosen.argsort(stable=True)
     counts = torch.bincount(chosen, minlength=len(OPERATIONS)).tolist()
-    there, back, of_image = (
-        moved.to(values.device, non_blocking=True) for moved in (order, order.argsort(), amounts[order])
-    )
+    # What is small goes over in one piece and is limited once: of a batch's work, starting it is what costs.
+    there, back = torch.stack([order, order.argsort()]).to(values.device, non_blocking=True)
+    amounts = amounts[order]
     shapes = counts[-len(_MAPS) :]
     sizes = [*counts[: len(_COLOURS) + 1], sum(shapes)]
-    parts, places = list(torch.split(values[there], sizes)), torch.split(of_image, sizes)
+    beside = values[there]
+    parts = list(torch.split(beside, sizes))
+    given = [torch.split(numbers, sizes) for numbers in (each(amounts, values), *_limits(beside, x))]
     for number, operation in enumerate(_COLOURS.values(), start=1):
         if len(parts[number]):
-            parts[number] = limited(
-                operation(parts[number], each(places[number], values), *_limits(parts[number], x)), x
-            )
+            parts[number] = operation(parts[number], *(numbers[number] for numbers in given))
     if len(parts[-1]):
-        matrices = _matrices(amounts[order][len(x) - sum(shapes) :], shapes, *x.shape[2:])
-        parts[-1] = limited(warped(parts[-1], matrices.to(values.device, non_blocking=True), "reflection"), x)
-    return torch.cat(parts)[back]
+        matrices = _matrices(amounts[len(x) - sum(shapes) :], shapes, *x.shape[2:])
+        parts[-1] = warped(parts[-1], matrices.to(values.device, non_blocking=True), "reflection")
+    return limited(torch.cat(parts)[back], x)
 
 
 def _limits(values: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     """The darkest and the brightest that a pixel can be, ``(N, 1, 1, 1)``: of floats, what is in the image."""
     if x.dtype == torch.uint8:
-        none = values.new_zeros(len(values), 1, 1, 1)
-        return none, none + 255
+        none = values.new_zeros(1, 1, 1, 1).expand(len(values), 1, 1, 1)
+        return none, values.new_full((1, 1, 1, 1), 255.0).expand(len(values), 1, 1, 1)
     return values.amin(dim=(1, 2, 3), keepdim=True), values.amax(dim=(1, 2, 3), keepdim=True)
 
 
@@ -120,36 +120,35 @@ def _solarised(values: Tensor, amount: Tensor, low: Tensor, high: Tensor) -> Ten
 
 def _matrices(amounts: Tensor, counts: list[int], height: int, width: int) -> Tensor:
     """Of an affine grid, ``(N, 2, 3)``, for images with the same map side by side."""
-    parts = torch.split(amounts, counts)
-    return torch.cat([map_(part, height, width) for map_, part in zip(_MAPS.values(), parts, strict=True)])
+    found = torch.eye(2, 3).repeat(len(amounts), 1, 1)
+    for write, part, of_part in zip(
+        _MAPS.values(), torch.split(found, counts), torch.split(amounts, counts), strict=True
+    ):
+        write(part, of_part, height, width)
+    return found
 
 
-def _affine(rows: list[list[Tensor | float]], count: int) -> Tensor:
-    return torch.stack(
-        [torch.stack([torch.as_tensor(value).expand(count) for value in row], dim=1) for row in rows], dim=1
-    )
-
-
-def _turned(amounts: Tensor, height: int, width: int) -> Tensor:
+def _turned(matrices: Tensor, amounts: Tensor, height: int, width: int) -> None:
     angles = math.radians(_DEGREES) * amounts
     cos, sin = angles.cos(), angles.sin()  # an affine grid measures both sides in halves of themselves
-    return _affine([[cos, -sin * (height / width), 0.0], [sin * (width / height), cos, 0.0]], len(amounts))
+    matrices[:, 0, 0], matrices[:, 0, 1] = cos, -sin * (height / width)
+    matrices[:, 1, 0], matrices[:, 1, 1] = sin * (width / height), cos
 
 
-def _sheared_across(amounts: Tensor, height: int, width: int) -> Tensor:
-    return _affine([[1.0, _SHEAR * amounts * (height / width), 0.0], [0.0, 1.0, 0.0]], len(amounts))
+def _sheared_across(matrices: Tensor, amounts: Tensor, height: int, width: int) -> None:
+    matrices[:, 0, 1] = _SHEAR * amounts * (height / width)
 
 
-def _sheared_along(amounts: Tensor, height: int, width: int) -> Tensor:
-    return _affine([[1.0, 0.0, 0.0], [_SHEAR * amounts * (width / height), 1.0, 0.0]], len(amounts))
+def _sheared_along(matrices: Tensor, amounts: Tensor, height: int, width: int) -> None:
+    matrices[:, 1, 0] = _SHEAR * amounts * (width / height)
 
 
-def _moved_across(amounts: Tensor, height: int, width: int) -> Tensor:
-    return _affine([[1.0, 0.0, 2 * _MOVE * amounts], [0.0, 1.0, 0.0]], len(amounts))
+def _moved_across(matrices: Tensor, amounts: Tensor, height: int, width: int) -> None:
+    matrices[:, 0, 2] = 2 * _MOVE * amounts
 
 
-def _moved_along(amounts: Tensor, height: int, width: int) -> Tensor:
-    return _affine([[1.0, 0.0, 0.0], [0.0, 1.0, 2 * _MOVE * amounts]], len(amounts))
+def _moved_along(matrices: Tensor, amounts: Tensor, height: int, width: int) -> None:
+    matrices[:, 1, 2] = 2 * _MOVE * amounts
 
 
 _COLOURS: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {
@@ -161,7 +160,7 @@ _COLOURS: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {
     "posterised": _posterised,
     "solarised": _solarised,
 }
-_MAPS: dict[str, Callable[[Tensor, int, int], Tensor]] = {
+_MAPS: dict[str, Callable[[Tensor, Tensor, int, int], None]] = {
     "turned": _turned,
     "sheared across": _sheared_across,
     "sheared along": _sheared_along,

@@ -90,9 +90,8 @@ class Committee(nn.Module):
 
     def train(self, mode: bool = True) -> Committee:
         """Set the members' mode; averages stay in evaluation mode."""
-        super().train(mode)
-        if self.averages is not None:
-            self.averages.eval()
+        self.training = mode
+        self.members.train(mode)  # of the averages nothing is changed: a step begins here, and they are many modules
         return self
 
     @torch.no_grad()
@@ -120,15 +119,19 @@ class Committee(nn.Module):
             raise OptionError(f"decay = {decay} is outside [0, 1]: 0 copies the members, 1 stands still")
         behind: list[Tensor] = []
         ahead: list[Tensor] = []
+        whole: list[Tensor] = []
+        counted: list[Tensor] = []
         for number in range(len(self.members)) if members is None else members:
             average, member = self.averages[number], self.members[number]
             for own, new in zip(_tensors(average), _tensors(member), strict=True):
-                if own.is_floating_point():
-                    behind.append(own)
-                    ahead.append(new)
-                else:
-                    own.copy_(new)
-        torch._foreach_lerp_(behind, ahead, 1 - decay)
+                averaged = own.is_floating_point()
+                (behind if averaged else whole).append(own)
+                (ahead if averaged else counted).append(new)
+        # A few kernels for hundreds of tensors.
+        if behind:
+            torch._foreach_lerp_(behind, ahead, 1 - decay)
+        if whole:
+            torch._foreach_copy_(whole, counted)
 
 
 def _tensors(module: nn.Module) -> list[Tensor]:

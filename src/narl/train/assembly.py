@@ -103,7 +103,7 @@ def assemble(
 
 
 def _evaluated(sets: Sets) -> dict[str, Samples]:
-    parts = {"heldout": sets.heldout, "test": sets.test}
+    parts = {"heldout": sets.heldout, "test": sets.test, **sets.also}
     return {name: samples for name, samples in parts.items() if samples is not None}
 
 

@@ -15,6 +15,9 @@ from torch import Tensor, nn
 from narl.bilevel.calls import call
 from narl.bilevel.memory_format import faster_layout
 
+TOP5_ABOVE = 10
+"""Up to so many classes, being among the five most probable ones says little, and is not looked at."""
+
 
 @final
 @dataclass(frozen=True)
@@ -25,17 +28,22 @@ class Evaluation:
         accuracy: share of samples whose most probable class is the label.
         loss: mean cross entropy.
         by_class: accuracy on the samples of each class; None for a class without samples.
+        top5_accuracy: share of samples whose label is among the five most probable classes; None for ten classes or
+            fewer.
 
     Example:
         >>> logits = torch.tensor([[2.0, 0.0], [2.0, 0.0]])
         >>> evaluation = Evaluation.of(logits, torch.tensor([0, 1]))
-        >>> evaluation.accuracy, evaluation.by_class
-        (0.5, (1.0, 0.0))
+        >>> evaluation.accuracy, evaluation.by_class, evaluation.top5_accuracy
+        (0.5, (1.0, 0.0), None)
+        >>> Evaluation.of(torch.arange(20.0).expand(2, 20), torch.tensor([15, 14])).top5_accuracy
+        0.5
     """
 
     accuracy: float
     loss: float
     by_class: tuple[float | None, ...]
+    top5_accuracy: float | None = None
 
     @classmethod
     def of(cls, logits: Tensor, labels: Tensor) -> Evaluation:
@@ -46,7 +54,18 @@ class Evaluation:
         hits = torch.bincount(labels, weights=right, minlength=classes)
         by_class = [float(hit / count) if count else None for hit, count in zip(hits, counts, strict=True)]
         loss = F.cross_entropy(logits.double(), labels)
-        return cls(float(right.mean()), float(loss), tuple(by_class))
+        top5 = float((_places(logits, labels) < 5).double().mean()) if classes > TOP5_ABOVE else None
+        return cls(float(right.mean()), float(loss), tuple(by_class), top5)
+
+
+def _places(logits: Tensor, labels: Tensor) -> Tensor:
+    """How many classes are more probable than the label, ``(N,)``; of equals, as for ``argmax``, the first counts.
+
+    What is no number is ahead of everything: a label never gets a good place by it.
+    """
+    own = logits.gather(1, labels[:, None])
+    earlier = torch.arange(logits.shape[1], device=logits.device) < labels[:, None]
+    return (~(logits <= own) | ((logits == own) & earlier)).sum(1)
 
 
 @torch.no_grad()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.util
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, final
@@ -22,6 +23,21 @@ _EXTRAS = {"timm": "vision", "transformers": "transformers"}
 _AUTO_MODELS = {"image": "AutoModelForImageClassification", "text": "AutoModelForSequenceClassification"}
 
 Result = TypeVar("Result")
+
+
+def missing_package(name: str) -> str | None:
+    """Why a model from elsewhere cannot be made here: its package is not installed; None: it is, or needs none.
+
+    Args:
+        name: of any model.
+
+    Example:
+        >>> missing_package("resnet32")
+    """
+    package = {"timm": "timm", "hf": "transformers"}.get(name.partition(":")[0])
+    if package is None or importlib.util.find_spec(package) is not None:
+        return None
+    return f"{name} needs the package {package}: pip install 'narl[{_EXTRAS[package]}]'"
 
 
 def timm_model(

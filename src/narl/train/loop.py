@@ -263,6 +263,8 @@ class Loop:
         for name, part in self.evaluated.items():
             found = Evaluation.of(self.logits(part), part.labels.cpu())
             record[f"{name}_accuracy"], record[f"{name}_loss"] = found.accuracy, found.loss
+            if found.top5_accuracy is not None:
+                record[f"{name}_top5_accuracy"] = found.top5_accuracy
             self.by_class[name] = list(found.by_class)
         if self.method.fields:
             record["hyperparameters"] = {name: _mean(values[name]) for name in self.method.fields}

@@ -89,7 +89,7 @@ class Plan:
     def describe(self) -> dict[str, Any]:
         """What the run will do, as plain values: the heart of its ``config.json``."""
         sets = self.sets
-        sizes = {"train": sets.train, "clean": sets.clean, "heldout": sets.heldout, "test": sets.test}
+        sizes = {"train": sets.train, "clean": sets.clean, "heldout": sets.heldout, "test": sets.test, **sets.also}
         checked = {"checked": len(sets.train) - len(sets.unchecked)} if sets.checked else {}
         return {
             "settings": self.settings.to_json(),
@@ -295,6 +295,7 @@ def _absolute(settings: Settings) -> Settings:
         data=absolute(settings.data),
         clean=settings.clean if settings.clean.isdecimal() or settings.clean == "none" else absolute(settings.clean),
         test=settings.test if settings.test in ("auto", "none") else absolute(settings.test),
+        also_test={name: absolute(path) for name, path in settings.also_test.items()},
         labels=labels,
         adjusters=tuple(path if is_name(path) else absolute(path) for path in settings.adjusters),
         options={name: absolute(value) if name == "matrix" else value for name, value in settings.options.items()},

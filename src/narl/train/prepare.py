@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -38,6 +38,7 @@ class Sets:
         columns: what a table's columns were taken for.
         notes: what a person should know about how the sets came to be.
         checked: ids of those training samples that are clean ones; none unless the settings say so.
+        also: further test sets, by name.
     """
 
     train: Samples
@@ -47,6 +48,7 @@ class Sets:
     columns: read.Columns
     notes: tuple[str, ...] = ()
     checked: tuple[str, ...] = ()
+    also: Mapping[str, Samples] = field(default_factory=dict)
 
     @property
     def unchecked(self) -> NDArray[np.int64]:
@@ -76,7 +78,9 @@ class Sets:
         Of images in files, all sizes and the contents of at most 10,000 count.
         """
         digest = hashlib.blake2b(digest_size=16)
-        for samples in (self.train, self.clean, self.heldout, self.test):
+        for name in self.also:
+            digest.update(json.dumps(name).encode())
+        for samples in (self.train, self.clean, self.heldout, self.test, *self.also.values()):
             if samples is None:
                 digest.update(b"none")
                 continue
@@ -123,7 +127,8 @@ def prepare(settings: Settings, *, heldout: float) -> Sets:
         _check_clean(clean, settings.clean)
     if clean is not None and settings.train_on_clean:
         train = _replaced(train, clean, notes)
-    train = _without_overlap(settings.overlap, train, clean, test, notes)
+    also = {name: _further(known, name, path, train) for name, path in settings.also_test.items()}
+    train = _without_overlap(settings.overlap, train, clean, {"test": test, **also}, notes)
     kept = None
     if clean is not None and heldout:
         clean, kept = clean_sets.split(clean, heldout, seed=settings.seed)
@@ -145,7 +150,7 @@ def prepare(settings: Settings, *, heldout: float) -> Sets:
     )
     if train.true_labels is not None:
         notes.append("true labels are known: used in the clean and the test set and in reports, not in training")
-    return Sets(train, clean, kept, test, columns, tuple(notes), checked)
+    return Sets(train, clean, kept, test, columns, tuple(notes), checked, also)
 
 
 def _read(settings: Settings, path: str, part: str, classes: Sequence[str]) -> Samples:
@@ -178,6 +183,16 @@ def _hold_out_test(settings: Settings, train: Samples, notes: list[str]) -> tupl
             "wrong the accuracy is too low. Give checked ones with --test, or --test none."
         )
     return train, _trusted(test)
+
+
+def _further(settings: Settings, name: str, path: str, train: Samples) -> Samples:
+    """A further test set, with the training set's classes."""
+    samples = _read(settings, path, "test", train.classes)
+    if samples.kind != train.kind:
+        raise DataError(
+            f"--also-test {name}={path} holds {samples.kind}s, the training data {train.kind}s: give the same"
+        )
+    return samples
 
 
 def _trusted(samples: Samples) -> Samples:
@@ -294,19 +309,19 @@ def _note_copies(train: Samples, rest: Samples, clean: Samples, notes: list[str]
 
 
 def _without_overlap(
-    rule: str, train: Samples, clean: Samples | None, test: Samples | None, notes: list[str]
+    rule: str, train: Samples, clean: Samples | None, tests: Mapping[str, Samples | None], notes: list[str]
 ) -> Samples:
     if rule not in ("refuse", "drop", "allow"):
         raise OptionError(f"overlap = {rule!r} is unknown: use 'refuse', 'drop' or 'allow'")
-    others = {name: samples for name, samples in (("clean", clean), ("test", test)) if samples is not None}
+    others = {name: samples for name, samples in (("clean", clean), *tests.items()) if samples is not None}
     if rule == "drop":
         left = overlap.without_shared(train, list(others.values()))
         if len(left) < len(train):
             notes.append(f"{len(train) - len(left)} training samples are also clean or test samples and are left out")
         train = left
     if rule == "allow":
-        found = overlap.overlaps({"train": train, **others})
+        found = overlap.overlaps({"train": train, **others}, together=tests)
         notes.extend(f"allowed: {entry.describe()}" for entry in found)
     else:
-        overlap.check_disjoint({"train": train, **others})
+        overlap.check_disjoint({"train": train, **others}, together=tests)
     return train

@@ -340,7 +340,7 @@ def _tune(plan: Plan, folder: RunFolder, observer: Observer) -> dict[str, float]
 
     def train(candidate: tuning.Candidate, path: Path) -> bool:
         settings = replace(plan.settings, tune=False, options={**plan.settings.options, **candidate})
-        part = replace(plan, settings=settings, sets=replace(plan.sets, test=None))
+        part = replace(plan, settings=settings, sets=replace(plan.sets, test=None, also={}))
         child = RunFolder.open(path) if (path / "config.json").exists() else _new_folder(part, path)
         if (child.path / "summary.json").exists():
             return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -13,6 +14,9 @@ from narl.errors import ConfigError, OptionError, nearest
 
 ENGINES = ("auto", "eager")
 PRECISIONS = ("auto", "float32", "bfloat16")
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,59}")
+# What metrics and summaries speak of already.
+_TAKEN = ("test", "heldout", "train", "clean", "checked", "meta")
 
 
 @final
@@ -30,6 +34,7 @@ class Settings:
         train_on_clean: train on the clean samples as well, with their checked labels; not on held-out ones.
         heldout: share of the clean set that is not learned from but chooses the best epoch.
         test: the test set: ``"auto"`` (the data's own, else a tenth of it), ``"none"``, a share, a file or folder.
+        also_test: further test sets, a file or folder each by name: looked at after every epoch, they choose nothing.
         limit: train on so many samples only.
         overlap: what to do about samples that are in two of the sets: ``"refuse"``, ``"drop"`` or ``"allow"``.
         skip_unreadable: leave out images that cannot be decoded.
@@ -74,6 +79,7 @@ class Settings:
     train_on_clean: bool = False
     heldout: float | None = None
     test: str = "auto"
+    also_test: Mapping[str, str] = field(default_factory=dict)
     limit: int | None = None
     overlap: str = "refuse"
     skip_unreadable: bool = False
@@ -137,6 +143,7 @@ class Settings:
                 f"--milestones = {self.milestones!r} makes no sense: give a tuple of epochs above 0, each later than "
                 "the one before"
             )
+        _check_also(self.also_test, self.test)
         if self.seed >= 2**63:
             raise OptionError(f"--seed = {self.seed} is too large: use a number below 2**63")
 
@@ -165,6 +172,26 @@ class Settings:
             return cls(columns=Columns(**columns), **given)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"these settings are not a run's: {error}") from error
+
+
+def _check_also(given: Any, test: str) -> None:
+    """Refuse further test sets whose numbers could not be told from others."""
+    if not isinstance(given, Mapping) or not all(isinstance(path, str) for path in given.values()):
+        raise OptionError(f"--also-test = {given!r} is no path by name: give such as {{'ILSVRC12': 'val'}}")
+    for name, path in given.items():
+        if not isinstance(name, str) or not _PLAIN.fullmatch(name):
+            raise OptionError(
+                f"--also-test has the name {name!r}: give a plain word of letters, digits, dots and hyphens, such as "
+                "--also-test ILSVRC12=PATH"
+            )
+        if name.lower() in _TAKEN:
+            raise OptionError(f"--also-test cannot call a set {name!r}, which stands for another one: rename it")
+        if not path:
+            raise OptionError(f"--also-test {name}= says of no data where it is: give its path")
+    if len({name.lower() for name in given}) < len(given):
+        raise OptionError(f"--also-test has two sets of one name ({', '.join(given)}): rename one")
+    if given and test == "none":
+        raise OptionError("--also-test is beside a test set, and --test none has none: give that one with --test")
 
 
 def _rising(epochs: Any) -> bool:

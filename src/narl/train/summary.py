@@ -16,7 +16,8 @@ def summarise(loop: Loop, plan: Plan) -> dict[str, Any]:
 
     ``last5`` is the mean over the last five epochs: the result, in the way the field reports it. ``selected`` is the
     epoch that the held-out clean samples chose, whose model is kept. ``best`` is the epoch that happened to be best on
-    the test set: never a result, but what many papers print.
+    the test set: never a result, but what many papers print. Further test sets, and the share of labels among the five
+    most probable classes, stand beside the test set's accuracy: of the same epochs, they choose none.
 
     Args:
         loop: that has finished.
@@ -39,9 +40,21 @@ def summarise(loop: Loop, plan: Plan) -> dict[str, Any]:
     if "test" in loop.evaluated:
         accuracies = [record["test_accuracy"] for record in history]
         best = max(range(len(accuracies)), key=accuracies.__getitem__)
-        summary["last5"] = {"test_accuracy": sum(accuracies[-_LAST:]) / len(accuracies[-_LAST:])}
-        summary["best"] = {"epoch": best + 1, "test_accuracy": accuracies[best]}
-        by_class = loop.selected["by_class"]["test"] if loop.selected else loop.by_class["test"]
-        summary["test_accuracy_by_class"] = dict(zip(classes, by_class, strict=True))
+        names = ["test", *(name for name in loop.evaluated if name not in ("test", "heldout"))]
+        shares = [f"{name}{of}_accuracy" for name in names for of in ("", "_top5")]
+        last = history[-_LAST:]
+        # An earlier narl may have begun the run and not have looked at all of them.
+        summary["last5"] = {
+            share: sum(record[share] for record in last) / len(last)
+            for share in shares
+            if all(share in record for record in last)
+        }
+        summary["best"] = {
+            "epoch": best + 1,
+            **{share: history[best][share] for share in shares if share in history[best]},
+        }
+        for name in names:
+            by_class = loop.selected["by_class"][name] if loop.selected else loop.by_class[name]
+            summary[f"{name}_accuracy_by_class"] = dict(zip(classes, by_class, strict=True))
     summary["last"] = history[-1]
     return summary

@@ -160,7 +160,8 @@ function drawCurves(data, id, which, title, times) {
   draw(id, found.map(([name, values], place) => ({
     x: data.curves.epochs, y: values.map((value) => value === null ? null : times * value), name,
     mode: data.curves.epochs.length > 40 ? "lines" : "lines+markers", connectgaps: false,
-    line: { color: FAMILY[place], width: 2, dash: DASHES[place] }, marker: { symbol: SIGNS[place], size: 6 },
+    line: { color: FAMILY[place % FAMILY.length], width: 2, dash: DASHES[place % DASHES.length] },
+    marker: { symbol: SIGNS[place % SIGNS.length], size: 6 },
     hoverinfo: "text", hovertext: values.map((value, epoch) => value === null ? "" :
       `epoch ${data.curves.epochs[epoch]}<br>${name}: ${times === 100 ? percent(value) : value.toFixed(3)}`),
   })), { showlegend: true, xaxis: { title: { text: "epoch" } }, yaxis: { title: { text: title } } });

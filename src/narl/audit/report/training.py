@@ -16,10 +16,12 @@ from narl.train.run_folder import RunFolder
 
 _SHARES = {
     "test_accuracy": "accuracy on the test set",
+    "test_top5_accuracy": "test labels among the five most probable",
     "heldout_accuracy": "accuracy on held-out clean samples",
     "train_agreement": "agreement with the given labels",
 }
 _LOSSES = {"loss": "training loss", "meta_loss": "loss on clean batches", "test_loss": "test loss"}
+_ACCURACY = "_accuracy"
 _FEWEST, _BINS = 20, 40
 
 
@@ -44,7 +46,13 @@ def curves(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
         return {shown: values for shown, values in lists.items() if any(value is not None for value in values)}
 
     epochs = [record.get("epoch", number) for number, record in enumerate(metrics, start=1)]
-    return {"epochs": epochs, "shares": known(_SHARES), "losses": known(_LOSSES)}
+    further = {name: f"accuracy on {name.removesuffix(_ACCURACY)}" for name in metrics[-1] if _is_further(name)}
+    return {"epochs": epochs, "shares": known({**_SHARES, **further}), "losses": known(_LOSSES)}
+
+
+def _is_further(name: str) -> bool:
+    """Whether a metric is the accuracy on a further test set."""
+    return name.endswith(_ACCURACY) and not name.endswith(f"_top5{_ACCURACY}") and name not in _SHARES
 
 
 def hyperparameters(folder: RunFolder, verdicts: Verdicts) -> list[dict[str, Any]]:

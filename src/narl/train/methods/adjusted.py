@@ -208,7 +208,7 @@ def spec(loss: RobustLoss, title: str | None = None) -> MethodSpec:
             "robust_start": Option(
                 None,
                 "share of the steps with the loss's fixed hyperparameters, from which the adjuster then begins; none: "
-                "0, for tables in runs of up to 2,000 steps 0.1",
+                "0, for tables in runs of up to 2,000 steps 0.2",
                 float,
                 low=0,
                 high=1,

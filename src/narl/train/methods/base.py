@@ -15,6 +15,7 @@ from narl.adjuster import Adjuster, margin
 from narl.bilevel import Processes, StepReport
 from narl.bilevel.calls import Inputs
 from narl.bilevel.optimizers import Rule
+from narl.bilevel.refusals import Noted
 from narl.bilevel.rivals import rivals
 from narl.errors import CheckpointError, OptionError
 from narl.train.methods.descent import descend
@@ -47,6 +48,8 @@ class Setting:
         kind: of the data: ``"image"``, ``"table"`` or ``"text"``; None where nobody said.
         shape: of the encoded samples, as the encoder says it, such as how many ``numbers`` a row of a table begins
             with.
+        noted: where steps note whether they were finite, for a method that looks there before its state is written;
+            None: each step that is not is refused at once.
 
     Example:
         >>> model = nn.Linear(4, 3)
@@ -70,6 +73,7 @@ class Setting:
     epochs: int | None = None
     kind: str | None = None
     shape: Mapping[str, Any] = field(default_factory=dict)
+    noted: Noted | None = None
 
     def __post_init__(self) -> None:
         """Refuse numbers that are none."""
@@ -328,6 +332,7 @@ class LossMethod(Method):
             y,
             lambda logits: weighed(self.values(logits, y, ids), self.setting.weights, ids),
             processes=self.setting.processes,
+            noted=self.setting.noted,
         )
         with torch.no_grad():
             fields, margins = self.observe(logits, y, ids)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias, cast, final
@@ -13,7 +14,7 @@ from narl.adjuster import Adjuster
 from narl.bilevel import StepReport
 from narl.bilevel.calls import Inputs, call
 from narl.bilevel.memory_format import faster_layout
-from narl.bilevel.refusals import refuse_no_labels
+from narl.bilevel.refusals import Noted, refuse_no_labels
 from narl.bilevel.rivals import rivals
 from narl.checks import at_least_float32
 from narl.errors import OptionError
@@ -23,7 +24,7 @@ from narl.train.methods.base import Method, Setting
 from narl.train.methods.boosted_loss import SUSPICION, BoostedLoss, Mixture, Shown, Weights
 from narl.train.methods.boosted_parts import OPTIONS, Parts
 from narl.train.methods.guesses import Doubts, Guess, guessed
-from narl.train.methods.mixing import Mixer, beta_share, partners
+from narl.train.methods.mixing import Mixer, beta_share, linear_ramp, partners
 from narl.train.methods.modes import evaluating
 from narl.train.methods.spec import MethodSpec
 from narl.train.methods.transferred import Transferred
@@ -96,7 +97,10 @@ class Boosted(Method):
         self._objective: BoostedLoss | None = None
         # What short runs on tables begin with was measured for the plain adjusted loss; this begins as in the paper.
         kind = None if parts.any else setting.kind
-        self.plain = make(replace(setting, model=self._trained(), clean=self._clean(), kind=kind), self._wrap)
+        # On a GPU the host goes ahead: a step that is not finite is refused before the state is written.
+        self._noted = setting.noted or (Noted(setting.device) if setting.device.type == "cuda" else None)
+        own = replace(setting, model=self._trained(), clean=self._clean(), kind=kind, noted=self._noted)
+        self.plain = make(own, self._wrap)
         self.fields = (*self.plain.fields, SUSPICION)
         self.adjuster = self.plain.adjuster
         self.begins = round(parts.boost_from * setting.total_steps)
@@ -195,7 +199,7 @@ class Boosted(Method):
         averages = None if self._committee is None else self._committee.averages
         found = []
         for network in self.members if averages is None else list(averages):
-            with evaluating(network):
+            with evaluating(network) if averages is None else contextlib.nullcontext():  # averages are never trained
                 logits = at_least_float32(call(network, faster_layout(network, x), len(y)))
             found.append(
                 guessed(
@@ -204,12 +208,17 @@ class Boosted(Method):
                     temperature=parts.temperature,
                     confidence=parts.confidence,
                     suspicion=parts.suspicion,
+                    certain=parts.certain,
+                    unsure=parts.unsure,
+                    ramp=linear_ramp(self.steps - self.begins, parts.ramp * self.setting.total_steps),
                 )
             )
         return [found[(number + 1) % count] for number in range(count)]
 
     def state_dict(self) -> dict[str, Any]:
         """What the plain method needs, and the source of random numbers."""
+        if self._noted is not None:
+            self._noted.check()
         return {
             "plain": self.plain.state_dict(),
             "doubts": dict(self.objective.doubts.state_dict()),

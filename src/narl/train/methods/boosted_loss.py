@@ -76,12 +76,14 @@ class Weights:
 class BoostedLoss(nn.Module):
     r"""An adjusted loss with guesses for doubted labels, on mixed and on strong views, and a prior of the classes.
 
-    For a sample with label y, hyperparameters Λ and a guess :math:`\hat p` of weight c, every row of logits z has
+    For a sample with label y, hyperparameters Λ and a guess :math:`\hat p` of weight c that takes c' from the label,
+    every row of logits z has
 
-    .. math:: M(z) = (1 - h c)\, \ell(z, y; \Lambda) + u\, c\, H(\hat p, \operatorname{softmax} z)
+    .. math:: M(z) = (1 - h c')\, \ell(z, y; \Lambda) + u\, c\, H(\hat p, \operatorname{softmax} z)
 
-    with the cross entropy H. A mixture of samples i and j has :math:`\lambda M_i(z) + (1 - \lambda) M_j(z)`: each
-    partner keeps the hyperparameters that its own, unmixed margin has earned. A network's objective is
+    with the cross entropy H; c' is c unless told otherwise (:func:`narl.train.methods.guesses.guessed`). A mixture of
+    samples i and j has :math:`\lambda M_i(z) + (1 - \lambda) M_j(z)`: each partner keeps the hyperparameters that its
+    own, unmixed margin has earned. A network's objective is
 
     .. math:: \frac1N \sum_i \Big[ \lambda M_i(z_i) + (1 - \lambda) M_{\pi(i)}(z_i) \Big]
               + v\, \frac1N \sum_i M_i(z_i^{\text{strong}}) + b\, \mathrm{KL}(\rho \Vert \bar p)
@@ -198,7 +200,7 @@ class BoostedLoss(nn.Module):
         if guess is None or not self._weights.consistency:
             return values
         told = -(guess.targets * z.log_softmax(dim=1)).sum(dim=1)
-        return (1 - self._weights.takeover * guess.weights) * values + self._weights.consistency * guess.weights * told
+        return (1 - self._weights.takeover * guess.taken) * values + self._weights.consistency * guess.weights * told
 
     def _mixed_targets(self, z: Tensor, shown: Shown, mixture: Mixture) -> Tensor:
         return mixed(one_hot(shown.y, z.shape[1]).to(z.dtype), mixture.partners, mixture.share)

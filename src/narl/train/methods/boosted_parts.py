@@ -24,12 +24,15 @@ class Parts:
         temperature: of the guesses' sharpening.
         confidence: smallest probability with which a guess counts.
         suspicion: smallest suspicion with which a label is doubted.
+        certain: whether a doubted label is held for wrong altogether, instead of as much as it is doubted.
+        unsure: what becomes of a doubted label whose guess does not count: ``"keep"`` or ``"drop"``.
         doubt: what suspicion goes by: ``"margin"`` or ``"loss"``, see :class:`narl.train.methods.guesses.Doubts`.
         ema: weight of the past in the average of a network's weights.
         networks: how many are trained; of two, each guesses for the other.
         balance: weight of the prior of the classes.
         prior: ``"uniform"``, ``"given"``: as often as labels are given, or None: the second only for uneven classes.
         boost_from: share of the steps before which the loss is the plain adjusted one.
+        ramp: share of the steps after that in which the weight of the guesses rises from 0.
         judge: whose margins the adjuster sees: ``"guess"`` or ``"own"``.
     """
 
@@ -40,12 +43,15 @@ class Parts:
     temperature: float = 0.5
     confidence: float = 0.5
     suspicion: float = 0.5
+    certain: bool = False
+    unsure: str = "keep"
     doubt: str = "margin"
     ema: float = 0.999
     networks: int = 1
     balance: float = 1.0
     prior: str | None = None
     boost_from: float = 0.1
+    ramp: float = 0.0
     judge: str = "guess"
 
     def for_kind(self, kind: str | None) -> Parts:
@@ -86,6 +92,8 @@ OPTIONS: dict[str, Option] = {
     "temperature": Option(0.5, "of the guesses: below 1 they are sharpened", low=0, high=10),
     "confidence": Option(0.5, "probability from which on a guess counts", low=0, high=1),
     "suspicion": Option(0.5, "suspicion from which on a label is doubted", low=0, high=1),
+    "certain": Option(False, "hold a doubted label for wrong altogether, not as much as it is doubted"),
+    "unsure": Option("keep", "what becomes of a doubted label whose guess does not count", choices=("keep", "drop")),
     "doubt": Option(
         "margin", "suspicion by the margin's average over the epochs, or by the loss", choices=("margin", "loss")
     ),
@@ -99,6 +107,7 @@ OPTIONS: dict[str, Option] = {
         choices=("uniform", "given"),
     ),
     "boost_from": Option(0.1, "share of the steps before which the loss is the plain adjusted one", low=0, high=1),
+    "ramp": Option(0.0, "share of the steps after that in which the guesses' weight rises from 0", low=0, high=1),
     "judge": Option(
         "guess", "whose margins the adjuster sees: of who guesses, or each row's own", choices=("guess", "own")
     ),

@@ -12,7 +12,7 @@ from narl.bilevel import Processes
 from narl.bilevel.calls import Inputs, call, restore, snapshot
 from narl.bilevel.hypergradient import check_training_allowed
 from narl.bilevel.memory_format import faster_layout
-from narl.bilevel.refusals import refuse_no_labels, refuse_not_finite
+from narl.bilevel.refusals import Noted, refuse_no_labels, refuse_not_finite
 from narl.bilevel.turns import Turn, give_gradients, met, take_gradients
 from narl.checks import check_targets
 from narl.errors import NarlError, OptionError
@@ -29,6 +29,7 @@ def descend(
     *,
     processes: Processes = _ALONE,
     wait: bool = False,
+    noted: Noted | None = None,
 ) -> tuple[Tensor, Tensor]:
     """One step of the classifier down a loss: forward, backward, the optimiser's step.
 
@@ -42,6 +43,7 @@ def descend(
         values: the loss, from logits ``(N, c)`` to ``(N,)``, or to their mean.
         processes: who trains together, each with its share of the batch: :attr:`Setting.processes`.
         wait: whether ``values`` exchanges sums with other processes, so that all must get that far.
+        noted: where to note whether loss and gradient are finite, instead of refusing a step that is not at once.
 
     Returns:
         The mean loss of all processes and the logits of this one, without gradient.
@@ -75,7 +77,10 @@ def descend(
             loss.backward()  # type: ignore[no-untyped-call]
             give_gradients(turn, loss.detach(), optimizer, len(y))
         loss = take_gradients(turn, optimizer)
-        refuse_not_finite(loss, optimizer)
+        if noted is None:
+            refuse_not_finite(loss, optimizer)
+        else:
+            noted.note(loss, optimizer)
     except NarlError:
         restore(model, buffers)
         raise

@@ -23,22 +23,34 @@ class Guess:
         logits: of the one who guesses, on usual views as they are, ``(N, c)``.
         targets: the guesses, ``(N, c)``.
         weights: how much each counts, ``(N,)``: nothing for samples whose label is believed.
+        taken: how much of the labels' own weight is theirs to take, ``(N,)``.
     """
 
     logits: Tensor
     targets: Tensor
     weights: Tensor
+    taken: Tensor
 
     def of(self, order: Tensor) -> Guess:
         """Those of other samples of the batch, by their places ``(N,)``."""
-        return Guess(self.logits[order], self.targets[order], self.weights[order])
+        return Guess(self.logits[order], self.targets[order], self.weights[order], self.taken[order])
 
 
-def guessed(logits: Tensor, doubts: Tensor, *, temperature: float, confidence: float, suspicion: float) -> Guess:
+def guessed(
+    logits: Tensor,
+    doubts: Tensor,
+    *,
+    temperature: float,
+    confidence: float,
+    suspicion: float,
+    certain: bool = False,
+    unsure: str = "keep",
+    ramp: float = 1.0,
+) -> Guess:
     r"""What someone's logits say of a batch: sharpened guesses for samples whose labels are doubted.
 
     With the suspicion s and the probabilities p, a guess weighs
-    :math:`c = s \cdot [s \ge s_0] \cdot [\max p \ge p_0]`.
+    :math:`c = s \cdot [s \ge s_0] \cdot [\max p \ge p_0]`, and as much is taken from the label.
 
     Args:
         logits: of the one who guesses, ``(N, c)``.
@@ -46,6 +58,10 @@ def guessed(logits: Tensor, doubts: Tensor, *, temperature: float, confidence: f
         temperature: of the sharpening.
         confidence: :math:`p_0`.
         suspicion: :math:`s_0`.
+        certain: whether a doubted label is held for wrong altogether: 1 in place of the factor s.
+        unsure: what becomes of a doubted label whose guess is not confident: ``"keep"``: its weight, ``"drop"``: as
+            much is taken from it as if the guess were.
+        ramp: a factor of the guesses' weights, not of what is taken from the labels.
 
     Returns:
         The guesses, without gradient.
@@ -56,8 +72,11 @@ def guessed(logits: Tensor, doubts: Tensor, *, temperature: float, confidence: f
         tensor([0.0000, 0.9000, 0.0000])
     """
     probabilities = logits.detach().softmax(dim=1)
-    counts = (doubts >= suspicion) & (probabilities.amax(dim=1) >= confidence)
-    return Guess(logits.detach(), sharpened(probabilities, temperature), torch.where(counts, doubts, 0.0))
+    doubted = torch.where(doubts >= suspicion, torch.ones_like(doubts) if certain else doubts, 0.0)
+    weights = torch.where(probabilities.amax(dim=1) >= confidence, doubted, 0.0)
+    taken = doubted if unsure == "drop" else weights
+    weights = weights if ramp == 1 else ramp * weights
+    return Guess(logits.detach(), sharpened(probabilities, temperature), weights, taken)
 
 
 @final

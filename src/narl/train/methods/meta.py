@@ -68,13 +68,13 @@ def auto_clean_loss(total_steps: int, kind: str | None) -> str:
 
 
 def auto_robust_start(total_steps: int, kind: str | None) -> float:
-    """Share of the steps with the loss's fixed hyperparameters: none, in short runs on tables a tenth.
+    """Share of the steps with the loss's fixed hyperparameters: none, in short runs on tables a fifth.
 
     Example:
         >>> auto_robust_start(600, "table"), auto_robust_start(50_000, "image")
-        (0.1, 0.0)
+        (0.2, 0.0)
     """
-    return 0.1 if is_short_table(total_steps, kind) else 0.0
+    return 0.2 if is_short_table(total_steps, kind) else 0.0
 
 
 class LearnedLoss(Protocol):
@@ -181,6 +181,7 @@ class MetaMethod(Method):
             processes=setting.processes,
             clean_loss=clean_loss,
         )
+        self._meta.noted = setting.noted
 
     @property
     def every(self) -> int:
@@ -308,6 +309,7 @@ class MetaMethod(Method):
             lambda logits: weighed(self._learned.loss(logits, y, ids), self.setting.weights, ids),
             processes=self.setting.processes,
             wait=couples(self._learned),
+            noted=self.setting.noted,
         )
         self._meta.adjuster_optimizer.zero_grad(set_to_none=True)  # the backward pass came by
         fields, margins = observed(self._learned, logits, y, ids, self.setting.processes)

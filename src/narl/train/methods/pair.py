@@ -8,17 +8,16 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import get_total_norm
 
 from narl.adjuster import margin
 from narl.bilevel import StepReport
 from narl.bilevel.calls import Inputs, call, restore, snapshot
 from narl.bilevel.hypergradient import check_training_allowed
 from narl.bilevel.memory_format import faster_layout
-from narl.bilevel.refusals import refuse_no_labels, refuse_not_finite
+from narl.bilevel.refusals import Noted, refuse_no_labels, refuse_not_finite
 from narl.bilevel.rivals import rivals
 from narl.checks import at_least_float32, check_targets
-from narl.errors import NarlError, NonFiniteError, OptionError
+from narl.errors import NarlError, OptionError
 from narl.models.committee import Committee, Networks
 from narl.train.methods.base import Look, Method, Setting
 
@@ -69,7 +68,7 @@ class PairMethod(Method):
             )
         self.setting, self.committee = setting, model
         self.steps, self.epoch = 0, 0
-        self._not_finite = torch.zeros((), device=setting.device)
+        self._noted = Noted(setting.device)
 
     @property
     def members(self) -> tuple[nn.Module, nn.Module]:
@@ -112,7 +111,7 @@ class PairMethod(Method):
             if on_host:
                 refuse_not_finite(loss, optimizer)
             else:
-                self._note(loss)
+                self._noted.note(loss, optimizer)
         except NarlError:
             restore(self.committee, buffers)
             raise
@@ -127,24 +126,13 @@ class PairMethod(Method):
 
     def state_dict(self) -> dict[str, Any]:
         """Steps, epoch and the source of random numbers."""
-        if not bool(torch.isfinite(self._not_finite)):
-            raise NonFiniteError(
-                "the training loss or its gradient is not finite: training diverged; lower the learning rate or check "
-                "the inputs"
-            )
+        self._noted.check()
         return {"steps": self.steps, "epoch": self.epoch, "generator": self.setting.generator.get_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where :meth:`state_dict` was taken."""
         self.steps, self.epoch = state["steps"], state["epoch"]
         self.setting.generator.set_state(state["generator"])
-
-    def _note(self, loss: Tensor) -> None:
-        """Remember on the device whether loss and gradient were finite: zero times what is not finite is no number."""
-        moving = [
-            p.grad for group in self.setting.optimizer.param_groups for p in group["params"] if p.grad is not None
-        ]
-        self._not_finite = self._not_finite + 0 * (loss + get_total_norm(moving))
 
 
 TWO = Networks(2)
