@@ -67,8 +67,10 @@ def classifiers(seed: int, num_classes: int) -> dict[str, Callable[[], Any]]:
     return found
 
 
-def compare(name: str, rate: float, seed: int, rows: int | None = None) -> list[dict[str, Any]]:
-    """Accuracy on true labels of rows that nobody trained on, and seconds, of every classifier."""
+def compare(
+    name: str, rate: float, seed: int, rows: int | None = None, only: str | None = None
+) -> list[dict[str, Any]]:
+    """Accuracy on true labels of rows that nobody trained on, and seconds, of every classifier, or of one."""
     X, y = load(name)
     if rows is not None and rows < len(y):
         X, _, y, _ = train_test_split(X, y, train_size=rows, stratify=y, random_state=seed)
@@ -81,6 +83,8 @@ def compare(name: str, rate: float, seed: int, rows: int | None = None) -> list[
     given = np.where(checked, y, narl.noise.symmetric(y, rate, num_classes, seed=seed))
     found = []
     for words, make in classifiers(seed, num_classes).items():
+        if only not in (None, words):
+            continue
         began = time.perf_counter()
         told = {"clean": checked} if "checked" in words else {}
         fitted = make().fit(X, given, **told)

@@ -288,17 +288,18 @@ def test_guesses_rise_over_the_ramp_and_labels_are_left_at_once() -> None:
     assert shares == [0.0, 0.0, 0.0, 0.25, 0.5, 0.75, 1.0, 1.0]
 
 
-def test_doubts_go_by_averaged_margins_or_by_the_loss() -> None:
+@pytest.mark.parametrize("memory", [0.9, 0.5, 0.0])
+def test_doubts_go_by_averaged_margins_or_by_the_loss(memory: float) -> None:
     adjuster = adjusters_of("gce", "latest", 1)[0].refit([5, 5, 5])
     generator = torch.Generator().manual_seed(3)
     y, ids = torch.tensor([0, 1, 2, 0]), torch.tensor([7, 1, 3, 0])
-    doubts, by_loss = Doubts("margin", 9), Doubts("loss", 9)
+    doubts, by_loss = Doubts("margin", 9, memory), Doubts("loss", 9)
     average: list[float] = []
-    for step in range(4):
+    for _ in range(4):
         logits = 3 * torch.randn(4, 3, generator=generator)
         p = logits.double().softmax(1)
         now = [math.log(p[i, y[i]]) - math.log(max(p[i, j] for j in range(3) if j != y[i])) for i in range(4)]
-        average = [0.9 * old + 0.1 * new for old, new in zip(average, now, strict=True)] if step else now
+        average = [memory * old + (1 - memory) * new for old, new in zip(average or now, now, strict=True)]
         found = doubts(adjuster, logits, y, ids)
         expected = torch.tensor([1 / (1 + math.exp(m)) for m in average])
         torch.testing.assert_close(found, expected)

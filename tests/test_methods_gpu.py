@@ -11,6 +11,7 @@ from torch import Tensor
 from methods_problem import batches, built, data, setting_of, shown
 from narl.train import methods
 from narl.train.methods import Setting
+from narl.train.methods.divide_mix import DivideMix
 
 pytestmark = pytest.mark.gpu
 
@@ -40,3 +41,26 @@ def test_trains_as_on_the_cpu(name: str) -> None:
     resumed.load_state_dict(there.state_dict())
     x, y, ids = (part.cuda() for part in batches(1)[0])
     resumed.step(shown(resumed, x), y, ids)
+
+
+@pytest.mark.parametrize("name", ["A-GCE+", "T-GCE+", "Co-teaching", "ELR+", "DivideMix"])
+def test_steps_do_not_wait_for_the_device(name: str) -> None:
+    """But for meta steps, and for the first step, which looks whether the model gives probabilities."""
+    options = {"A-GCE+": {"every": 100, "boost_from": 0.0}, "T-GCE+": {"boost_from": 0.0}}.get(name, {})
+    method = built(name, setting_on_gpu(name), **options)
+    x, noisy, _ = (part.cuda() for part in data())
+    rows = [rows.cuda() for _, _, rows in batches(3)]
+    if isinstance(method, DivideMix):
+        method.begin_epoch(method.warmup, lambda member: member(x).detach())
+        chosen = method.rows(method.warmup, torch.Generator().manual_seed(0))
+        assert chosen is not None
+        rows = [each.cuda() for each in chosen[:3]]
+    given = [(shown(method, x[each]), noisy[each], each) for each in rows]
+    method.step(*given[0])
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for batch in given[1:]:
+            method.step(*batch)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    method.state_dict()

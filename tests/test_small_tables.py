@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,10 +23,25 @@ from narl import errors, losses
 from narl.adjuster.families import uneven
 from narl.bilevel.clean_losses import CLEAN_LOSSES, absolute_error, cross_entropy
 from narl.train import methods
-from narl.train.methods.meta import auto_clean_loss, auto_robust_start, is_short_table
+from narl.train.methods.meta import auto_beginning
 
 ADJUSTABLE = [name for name in losses.names() if losses.get(name).hyperparameters]
 SHORT, LONG = 600, 30_000
+ROOT = Path(__file__).parent.parent
+
+
+# What was measured
+
+
+def test_the_page_shows_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    study = importlib.import_module("small_tables")
+    page = (ROOT / "docs" / "findings.md").read_text()
+    for table in study.shown().values():
+        assert table in page, "run: python benchmarks/small_tables.py page"
+    rows = study.results()
+    assert len({tuple(row[key] for key in ("table", "noise", "seed", "variant")) for row in rows}) == len(rows)
+    assert {row["variant"] for row in rows} <= set(study.EVERY)
 
 
 # The clean loss
@@ -147,15 +164,22 @@ def test_chance_does_not_make_classes_uneven() -> None:
 # The rule
 
 
-@given(st.integers(1, 100_000), st.sampled_from([None, "image", "text", "table"]))
-def test_only_short_runs_on_tables_are_trained_otherwise(steps: int, kind: str | None) -> None:
-    short = kind == "table" and steps <= 2000
-    assert is_short_table(steps, kind) == short
-    assert (auto_clean_loss(steps, kind) == "mae", auto_robust_start(steps, kind) > 0) == (short, short)
+@given(
+    st.integers(1, 100_000),
+    st.sampled_from([None, "image", "text", "table"]),
+    st.integers(1, 50_000),
+    st.none() | st.integers(1, 300),
+)
+def test_only_small_tables_in_short_runs_are_trained_otherwise(
+    steps: int, kind: str | None, rows: int, epochs: int | None
+) -> None:
+    small = kind == "table" and steps <= 2000 and epochs is not None and epochs >= 8 and 800 * epochs >= rows
+    paper = {"clean_loss": "ce", "robust_start": 0.0, "merge_even": False}
+    assert (auto_beginning(kind, steps, rows, epochs) == paper) == (not small)
 
 
 def method_of(name: str = "A-GCE", *, total_steps: int, kind: str | None, **options: Any) -> Any:
-    return built(name, setting_of(total_steps=total_steps, kind=kind), **options)
+    return built(name, setting_of(total_steps=total_steps, kind=kind, epochs=30), **options)
 
 
 @pytest.mark.parametrize("kind", [None, "image", "text"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,7 @@ from narl.bench.runs import Run
 from narl.train import methods
 from narl.train.adjusters import digest_of, numbered
 from narl.train.evaluate import separation
-from narl.train.methods.meta import (
-    auto_clean_loss,
-    auto_every,
-    auto_learning_rate,
-    auto_robust_start,
-    is_short_table,
-)
+from narl.train.methods.meta import auto_beginning, auto_every, auto_learning_rate
 from narl.train.planning import Plan
 from narl.train.record import RIVAL, SampleRecord
 from narl.train.run_folder import RunFolder
@@ -96,13 +91,12 @@ def _options(plan: Plan) -> dict[str, Any]:
     """The method's options, those too that nobody gave."""
     options = methods.get(plan.recipe.method).checked(plan.settings.options)
     # Boosted forms (A-GCE+) begin as in the paper on all kinds of data.
-    length = plan.total_steps, None if plan.recipe.method.endswith("+") else plan.sets.train.kind
+    kind = None if plan.recipe.method.endswith("+") else plan.sets.train.kind
+    usual = auto_beginning(kind, plan.total_steps, len(plan.sets.train), plan.recipe.epochs)
     chosen: dict[str, Callable[[], Any]] = {
         "every": lambda: auto_every(plan.total_steps),
         "adjuster_lr": lambda: auto_learning_rate(plan.total_steps),
-        "clean_loss": lambda: auto_clean_loss(*length),
-        "robust_start": lambda: auto_robust_start(*length),
-        "merge_even": lambda: is_short_table(*length),
+        **{name: partial(usual.get, name) for name in usual},
     }
     for name in chosen.keys() & options.keys():
         if options[name] is None:

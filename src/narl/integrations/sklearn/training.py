@@ -139,6 +139,7 @@ def _loop(problem: Problem, state: Mapping[str, Any] | None) -> Loop:
         num_samples=len(problem.train),
         generator=torch.Generator().manual_seed(problem.seed),
         weights=problem.weights,
+        epochs=recipe.epochs if problem.steps is None else None,
         kind=problem.kind,
     )
     with global_state_from(torch.Generator().manual_seed(problem.seed)):

@@ -34,17 +34,17 @@ class Adjusted(meta.MetaMethod):
         margin: the adjuster's input: ``"running"``, or the paper's ``"latest"``.
         input: what the adjuster sees of a margin; see :class:`narl.Adjuster`.
         families: the largest number of task families.
-        merge_even: have one family where the classes' sizes differ by no more than chance; None: in short runs on
-            tables.
+        merge_even: have one family where the classes' sizes differ by no more than chance; None:
+            :func:`narl.train.methods.meta.auto_beginning`.
         hidden: units of the adjuster's hidden layer.
         snapshots: how many copies are taken along the training, at even distances.
         adjuster_weight_decay: None: 1e-5 for running margins, which do not drift together, and the paper's 1e-4 for the
             latest ones, which do once wrong labels are memorised.
         clean_loss: what the look-ahead is judged by, see :class:`narl.MetaStep`; None:
-            :func:`narl.train.methods.meta.auto_clean_loss`.
+            :func:`narl.train.methods.meta.auto_beginning`.
         robust_start: share of the steps that are trained with the loss's fixed hyperparameters; the adjuster begins to
             learn after them, from there. 0: it begins at once, near cross entropy. None:
-            :func:`narl.train.methods.meta.auto_robust_start`.
+            :func:`narl.train.methods.meta.auto_beginning`.
         warmup: share of the steps before the first meta step, if that is more.
         wrap: what makes an objective of the adjuster, from a function that gives it, and itself; None: it is its own.
         options: see :class:`narl.train.methods.meta.MetaMethod`.
@@ -83,8 +83,8 @@ class Adjusted(meta.MetaMethod):
         wrap: Callable[[Callable[[], Adjuster], Adjuster], meta.LearnedLoss] | None = None,
         **options: Any,
     ) -> None:
-        length = setting.total_steps, setting.kind
-        merge_even = meta.is_short_table(*length) if merge_even is None else merge_even
+        usual = meta.auto_beginning(setting.kind, setting.total_steps, setting.num_samples, setting.epochs)
+        merge_even = usual["merge_even"] if merge_even is None else merge_even
         families = 1 if merge_even and not uneven(setting.class_counts) else families
         adjuster = Adjuster(
             loss, setting.class_counts, families, hidden, margin, input=input, generator=setting.generator
@@ -95,7 +95,7 @@ class Adjusted(meta.MetaMethod):
         decay = _DECAYS[margin] if adjuster_weight_decay is None else adjuster_weight_decay
         learned = self.adjuster if wrap is None else wrap(lambda: self.adjuster, self.adjuster)
         if robust_start is None:
-            robust_start = meta.auto_robust_start(*length)
+            robust_start = usual["robust_start"]
         if robust_start > 0:
             self.adjuster.begin_at()
         super().__init__(
@@ -103,7 +103,7 @@ class Adjusted(meta.MetaMethod):
             learned,
             adjuster_weight_decay=decay,
             warmup=max(warmup, robust_start),
-            clean_loss=meta.auto_clean_loss(*length) if clean_loss is None else clean_loss,
+            clean_loss=usual["clean_loss"] if clean_loss is None else clean_loss,
             **options,
         )
         self.fields = tuple(self.adjuster.spans)
@@ -201,14 +201,14 @@ def spec(loss: RobustLoss, title: str | None = None) -> MethodSpec:
             **meta.options("the adjuster", None, "; none: 1e-5 for running margins, 1e-4 for the latest"),
             "clean_loss": Option(
                 None,
-                "what the look-ahead is judged by; none: ce, for tables in runs of up to 2,000 steps mae",
+                "what the look-ahead is judged by; none: ce, for tables in short runs mae",
                 str,
                 choices=tuple(CLEAN_LOSSES),
             ),
             "robust_start": Option(
                 None,
                 "share of the steps with the loss's fixed hyperparameters, from which the adjuster then begins; none: "
-                "0, for tables in runs of up to 2,000 steps 0.2",
+                "0, for tables in short runs 0.2",
                 float,
                 low=0,
                 high=1,
@@ -216,7 +216,7 @@ def spec(loss: RobustLoss, title: str | None = None) -> MethodSpec:
             "families": Option(3, "groups of classes by size, each with its own head", low=1),
             "merge_even": Option(
                 None,
-                "one group if class sizes differ by no more than chance; none: for tables in runs of up to 2,000 steps",
+                "one group if class sizes differ by no more than chance; none: for tables in short runs",
                 bool,
             ),
             "hidden": Option(100, "hidden units of the adjuster", low=1, high=100_000),

@@ -22,7 +22,7 @@ from narl.models.committee import Committee, Networks
 from narl.train.methods.adjusted import Adjusted
 from narl.train.methods.base import Method, Setting
 from narl.train.methods.boosted_loss import SUSPICION, BoostedLoss, Mixture, Shown, Weights
-from narl.train.methods.boosted_parts import OPTIONS, Parts
+from narl.train.methods.boosted_parts import OPTIONS, Parts, auto_beginning
 from narl.train.methods.guesses import Doubts, Guess, guessed
 from narl.train.methods.mixing import Mixer, beta_share, linear_ramp, partners
 from narl.train.methods.modes import evaluating
@@ -103,7 +103,8 @@ class Boosted(Method):
         self.plain = make(own, self._wrap)
         self.fields = (*self.plain.fields, SUSPICION)
         self.adjuster = self.plain.adjuster
-        self.begins = round(parts.boost_from * setting.total_steps)
+        total = setting.total_steps
+        self.begins = auto_beginning(total) if parts.boost_from is None else round(parts.boost_from * total)
 
     def _trained(self) -> nn.Module:
         """What a step trains: the one network itself, or all of them as one."""
@@ -128,7 +129,7 @@ class Boosted(Method):
         given = parts.prior == "given" or (parts.prior is None and float(counts.max() / counts.min()) > _UNEVEN)
         prior = counts / counts.sum() if given else torch.full_like(counts, 1 / len(counts))
         prior = prior.to(self.setting.device, next(self.setting.model.parameters()).dtype)
-        doubts = Doubts(parts.doubt, self.setting.num_samples).to(self.setting.device)
+        doubts = Doubts(parts.doubt, self.setting.num_samples, parts.memory).to(self.setting.device)
         self._objective = BoostedLoss(serving, learned, weights, prior, doubts, by_guess=parts.judge == "guess")
         return self._objective
 

@@ -11,6 +11,21 @@ from narl.train.methods.spec import Option
 _MIXUP = {"image": 4.0, "table": 1.0, "text": 0.0}
 
 
+_TENTH, _HALF, _LEAST = 0.1, 0.5, 200
+
+
+def auto_beginning(total_steps: int) -> int:
+    """The first step that is boosted: after a tenth, but not before a network could know something.
+
+    A network that has hardly begun is wrong with confidence, and would learn from its own guesses.
+
+    Example:
+        >>> [auto_beginning(steps) for steps in (100, 1000, 24_000)]
+        [50, 200, 2400]
+    """
+    return max(round(_TENTH * total_steps), min(_LEAST, round(_HALF * total_steps)))
+
+
 @final
 @dataclass(frozen=True)
 class Parts:
@@ -27,11 +42,12 @@ class Parts:
         certain: whether a doubted label is held for wrong altogether, instead of as much as it is doubted.
         unsure: what becomes of a doubted label whose guess does not count: ``"keep"`` or ``"drop"``.
         doubt: what suspicion goes by: ``"margin"`` or ``"loss"``, see :class:`narl.train.methods.guesses.Doubts`.
+        memory: weight of the past in the averages of the margins that labels are doubted by.
         ema: weight of the past in the average of a network's weights.
         networks: how many are trained; of two, each guesses for the other.
         balance: weight of the prior of the classes.
         prior: ``"uniform"``, ``"given"``: as often as labels are given, or None: the second only for uneven classes.
-        boost_from: share of the steps before which the loss is the plain adjusted one.
+        boost_from: share of the steps before which the loss is the plain adjusted one; None: :func:`auto_beginning`.
         ramp: share of the steps after that in which the weight of the guesses rises from 0.
         judge: whose margins the adjuster sees: ``"guess"`` or ``"own"``.
     """
@@ -46,11 +62,12 @@ class Parts:
     certain: bool = False
     unsure: str = "keep"
     doubt: str = "margin"
+    memory: float = 0.9
     ema: float = 0.999
     networks: int = 1
     balance: float = 1.0
     prior: str | None = None
-    boost_from: float = 0.1
+    boost_from: float | None = None
     ramp: float = 0.0
     judge: str = "guess"
 
@@ -97,6 +114,7 @@ OPTIONS: dict[str, Option] = {
     "doubt": Option(
         "margin", "suspicion by the margin's average over the epochs, or by the loss", choices=("margin", "loss")
     ),
+    "memory": Option(0.9, "weight of the past epochs in the margins that labels are doubted by", low=0, high=1),
     "ema": Option(0.999, "weight of the past in the averaged networks that guess and predict", low=0, high=1),
     "networks": Option(1, "networks that are trained; of two, each guesses for the other", low=1, high=2),
     "balance": Option(1.0, "weight of the prior that keeps all classes in use", low=0, high=1000),
@@ -106,7 +124,14 @@ OPTIONS: dict[str, Option] = {
         str,
         choices=("uniform", "given"),
     ),
-    "boost_from": Option(0.1, "share of the steps before which the loss is the plain adjusted one", low=0, high=1),
+    "boost_from": Option(
+        None,
+        "share of the steps before which the loss is the plain adjusted one; none: a tenth, at least 200 steps if that "
+        "is not more than half",
+        float,
+        low=0,
+        high=1,
+    ),
     "ramp": Option(0.0, "share of the steps after that in which the guesses' weight rises from 0", low=0, high=1),
     "judge": Option(
         "guess", "whose margins the adjuster sees: of who guesses, or each row's own", choices=("guess", "own")

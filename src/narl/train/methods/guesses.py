@@ -95,6 +95,7 @@ class Doubts(nn.Module):
     Args:
         kind: ``"margin"`` or ``"loss"``.
         num_samples: whose margins are remembered.
+        memory: weight of the past in a margin's average; 0: the latest margin alone.
 
     Example:
         >>> doubts, ids = Doubts("margin", 2), torch.tensor([0])
@@ -103,10 +104,10 @@ class Doubts(nn.Module):
         tensor([0.8808])
     """
 
-    def __init__(self, kind: str, num_samples: int) -> None:
+    def __init__(self, kind: str, num_samples: int, memory: float = 0.9) -> None:
         super().__init__()
         self._kind = kind
-        self.running = RunningMargin()
+        self.running = RunningMargin(memory)
         self.running.reserve(num_samples)
 
     @torch.no_grad()

@@ -22,6 +22,7 @@ from narl.train.methods.spec import Option
 from narl.train.methods.weights import Weighed, weighed
 
 _SHORT = 2000  # steps
+_FEW_EPOCHS, _ROWS_AN_EPOCH = 8, 800  # before so many epochs a table is not known by heart
 
 
 def auto_every(total_steps: int) -> int:
@@ -44,37 +45,33 @@ def auto_learning_rate(total_steps: int) -> float:
     return min(max(30 / total_steps, 1e-3), 1e-2)
 
 
-def is_short_table(total_steps: int, kind: str | None) -> bool:
-    """Whether a run is so short, on data that is learned by heart so fast, that an adjuster would come too late.
+def auto_beginning(kind: str | None, total_steps: int, rows: int, epochs: int | None) -> dict[str, Any]:
+    """How an adjusted loss begins and what it is judged by, where nobody said: otherwise than usual on small tables.
 
     A perceptron knows the labels of a few thousand rows by heart after some hundred steps, wrong ones included. Until
-    then the look-ahead sees that trusting all labels pays, and after that there is nothing left to learn it from.
+    then the look-ahead sees that trusting all labels pays, and after that there is nothing left to learn it from. So it
+    is with tables in runs of up to 2,000 steps, if every row comes up often enough: in 8 epochs or more, and in one
+    for every 800 rows. There the adjuster begins late, from the loss's fixed hyperparameters.
+
+    Args:
+        kind: of the data: ``"image"``, ``"table"``, ``"text"``; None: not known.
+        total_steps: of the run.
+        rows: training samples.
+        epochs: passes over them; None: not known.
+
+    Returns:
+        ``clean_loss``, ``robust_start`` and ``merge_even``, see :class:`narl.train.methods.adjusted.Adjusted`.
 
     Example:
-        >>> is_short_table(600, "table"), is_short_table(5000, "table"), is_short_table(600, "image")
-        (True, False, False)
+        >>> auto_beginning("table", 360, 1200, 30)
+        {'clean_loss': 'mae', 'robust_start': 0.2, 'merge_even': True}
+        >>> auto_beginning("table", 1580, 15_738, 10) == auto_beginning("image", 360, 1200, 30)
+        True
     """
-    return kind == "table" and total_steps <= _SHORT
-
-
-def auto_clean_loss(total_steps: int, kind: str | None) -> str:
-    """What the look-ahead is judged by: cross entropy as in the paper, in short runs on tables the absolute error.
-
-    Example:
-        >>> auto_clean_loss(600, "table"), auto_clean_loss(50_000, "image")
-        ('mae', 'ce')
-    """
-    return "mae" if is_short_table(total_steps, kind) else "ce"
-
-
-def auto_robust_start(total_steps: int, kind: str | None) -> float:
-    """Share of the steps with the loss's fixed hyperparameters: none, in short runs on tables a fifth.
-
-    Example:
-        >>> auto_robust_start(600, "table"), auto_robust_start(50_000, "image")
-        (0.2, 0.0)
-    """
-    return 0.2 if is_short_table(total_steps, kind) else 0.0
+    often = epochs is not None and epochs >= max(_FEW_EPOCHS, rows / _ROWS_AN_EPOCH)
+    if kind == "table" and total_steps <= _SHORT and often:
+        return {"clean_loss": "mae", "robust_start": 0.2, "merge_even": True}
+    return {"clean_loss": "ce", "robust_start": 0.0, "merge_even": False}
 
 
 class LearnedLoss(Protocol):
