@@ -18,6 +18,7 @@ from narl.train import Settings, Trained, plan, resume, start
 from narl.train.assembly import assemble
 from narl.train.run_folder import RunFolder
 from narl.train.summary import summarise
+from test_train_session import StopAt
 
 CLASSES = 12
 EPOCHS = 3
@@ -53,28 +54,6 @@ def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "run"
     assert start(plan(asked(data)), folder, tensorboard=False).finished
     return folder
-
-
-class StopAt:
-    """Wants to stop after so many steps."""
-
-    def __init__(self, steps: int) -> None:
-        self.left = steps
-
-    def decoded(self, done: int, total: int) -> None:
-        pass
-
-    def begin(self, title: str, epochs: int, steps: int, done: int) -> None:
-        pass
-
-    def after_step(self, report: object) -> None:
-        self.left -= 1
-
-    def after_epoch(self, record: dict[str, Any]) -> None:
-        pass
-
-    def wants_stop(self) -> bool:
-        return self.left <= 0
 
 
 def test_the_numbers_are_those_of_the_kept_model(data: Path, run: Path) -> None:
