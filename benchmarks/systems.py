@@ -20,7 +20,7 @@ from typing import Any
 
 from narl.bench import protocols, work
 from narl.bench.cells import Cell
-from narl.bench.protocols import Protocol
+from narl.bench.protocol import Protocol
 from narl.train import start
 from narl.train.environment import environment
 from narl.train.planning import plan

@@ -28,7 +28,7 @@ from narl.adjuster import packs
 from narl.adjuster.packs import Pack
 from narl.bench import digits, work
 from narl.bench.cells import Cell, Task
-from narl.bench.protocols import Protocol, Schedule
+from narl.bench.protocol import Protocol, Schedule
 from narl.bench.tables import Table
 from narl.bench.work import Place
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from narl.bench.cells import Cell
-from narl.bench.protocols import Protocol
+from narl.bench.protocol import Protocol
 from narl.bench.runs import Run
 from narl.bench.work import Place
 from narl.errors import OptionError

@@ -13,7 +13,7 @@ import numpy as np
 
 from narl.bench import own_table
 from narl.bench.cells import Cell, Task
-from narl.bench.protocols import Protocol
+from narl.bench.protocol import Protocol
 from narl.bench.runs import Run
 from narl.bench.stopping import Asked
 from narl.bench.work import Place

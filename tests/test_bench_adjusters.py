@@ -19,7 +19,7 @@ from command_line import narl as narl_command
 from narl.adjuster import Adjuster, packs
 from narl.bench import adjusters, grid, protocols, work
 from narl.bench.cells import Cell
-from narl.bench.protocols import Protocol
+from narl.bench.protocol import Protocol, Schedule, from_json, to_json
 from narl.bench.stopping import Asked
 from narl.bench.work import Place
 from narl.train.engine.shared import Shared
@@ -51,7 +51,7 @@ def test_the_papers_nine_tasks() -> None:
     protocol = protocols.get("adjusters")
     assert len(protocol.tasks) == 9
     assert {task.noise for task in protocol.tasks} == {"symmetric", "asymmetric", "instance"}
-    assert protocol.schedule("adjusters", "CIFAR-10") == protocols.Schedule(60, (40, 50))
+    assert protocol.schedule("adjusters", "CIFAR-10") == Schedule(60, (40, 50))
     assert [len(one) for one in adjusters.rows(protocol.cells())] == [9] * 4
 
 
@@ -275,5 +275,5 @@ def test_a_table_of_the_paper_can_be_shared_too() -> None:
     protocol = adjusters.shared(protocols.get("cifar10n"))
     assert protocol.shared
     assert {cell.schedule for cell in protocol.cells()} == {"cifar10n-adjusters"}
-    assert protocols.from_json(protocols.to_json(protocol)) == protocol
+    assert from_json(to_json(protocol)) == protocol
     assert np.all([cell.slug.split("/")[2] == "resnet32-cifar10n-adjusters" for cell in protocol.cells()])

@@ -14,7 +14,7 @@ import pytest
 from command_line import done, refused
 from narl.bench import audit_table, audits, crossed, runs, stacks, work
 from narl.bench.cells import Cell, Task
-from narl.bench.protocols import Protocol
+from narl.bench.protocol import Protocol
 from narl.bench.runs import Run
 from narl.bench.work import Place
 from narl.errors import ConfigError, MissingExtraError

@@ -16,6 +16,7 @@ from narl import models
 from narl.bench import own_table, protocols, work
 from narl.bench.cells import Task
 from narl.bench.own_papers import hyperparameters
+from narl.bench.protocol import Schedule, from_json, to_json
 from narl.errors import ConfigError, OptionError, UnknownNameError
 from narl.train import methods
 
@@ -81,8 +82,8 @@ def test_systems_are_trained_as_they_were_published() -> None:
 
 def test_a_table_may_give_every_method_its_own_length() -> None:
     table = replace(protocols.get("systems"), lengths={"DivideMix": 25})
-    assert table.schedule("short", "CIFAR-10", "DivideMix") == protocols.Schedule(25, ())
-    assert table.schedule("short", "CIFAR-10", "CE") == protocols.Schedule(60, ())
+    assert table.schedule("short", "CIFAR-10", "DivideMix") == Schedule(25, ())
+    assert table.schedule("short", "CIFAR-10", "CE") == Schedule(60, ())
     cells = {cell.method: cell for cell in table.cells(tasks=["worst"], methods=["CE", "DivideMix"])}
     asked = {method: work.asked_of(cell, table) for method, cell in cells.items()}
     assert (asked["CE"]["epochs"], asked["DivideMix"]["epochs"]) == (60, 25)
@@ -98,7 +99,7 @@ def test_what_a_protocol_names_exists(name: str) -> None:
             length = table.schedule(schedule, task.dataset)
             assert list(length.milestones) == sorted(set(length.milestones))
             assert all(0 < milestone < length.epochs for milestone in length.milestones)
-    assert protocols.from_json(json.loads(json.dumps(protocols.to_json(table)))) == table
+    assert from_json(json.loads(json.dumps(to_json(table)))) == table
 
 
 def test_some_of_the_cells() -> None:
@@ -138,10 +139,10 @@ def test_a_table_of_ones_own(tmp_path: Path) -> None:
     table = own_table.read(path)
     assert (table.name, table.title, table.methods, table.clean) == ("rings", "rings", ("CE", "A-GCE"), 100)
     assert table.tasks == (Task("my rings", "symmetric", 0.4), Task("my rings", "real"))
-    assert table.schedule("rings", "my rings") == protocols.Schedule(30, (10, 20))
+    assert table.schedule("rings", "my rings") == Schedule(30, (10, 20))
     assert table.training == {"learning_rate": 0.05, "schedule": "step"}, "milestones are of that schedule"
     assert len(table.cells(tasks=["My Rings"])) == 4
-    assert protocols.from_json(json.loads(json.dumps(protocols.to_json(table)))) == table
+    assert from_json(json.loads(json.dumps(to_json(table)))) == table
 
 
 def test_methods_that_a_module_brings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from command_line import done, refused
 from narl.audit.review.choice import ORDERS
 from narl.bench import review_table, reviewing
 from narl.bench.cells import Cell, Task
-from narl.bench.protocols import Schedule
+from narl.bench.protocol import Schedule
 from narl.bench.runs import Run
 from narl.data.id_file import read_id_file
 from narl.errors import OptionError, UnknownNameError

@@ -13,7 +13,7 @@ import torch
 from command_line import done, refused
 from narl.bench import grid, work
 from narl.bench.cells import Cell
-from narl.bench.protocols import Protocol
+from narl.bench.protocol import Protocol
 from narl.bench.runs import read_file
 from narl.bench.stacks import stacked
 from narl.bench.stopping import Asked

@@ -16,7 +16,7 @@ from command_line import done, refused
 from narl.bench import comparison, protocols, runs, work
 from narl.bench.cells import Cell
 from narl.bench.own_papers import hyperparameters
-from narl.bench.protocols import Protocol, Schedule
+from narl.bench.protocol import Protocol, Schedule
 from narl.bench.runs import Run
 from narl.bench.stopping import Asked
 from narl.bench.work import Place

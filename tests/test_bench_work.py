@@ -20,7 +20,7 @@ from narl.adjuster import Adjuster
 from narl.bench import grid, protocols, work
 from narl.bench.cells import Cell, Task
 from narl.bench.noise_labels import labels_of
-from narl.bench.protocols import Protocol
+from narl.bench.protocol import Protocol, to_json
 from narl.bench.runs import Run, read, read_file
 from narl.bench.stopping import Asked
 from narl.bench.work import Place
@@ -202,12 +202,13 @@ def test_where_data_is() -> None:
 
 RACE = """
 import json, os, sys
-from narl.bench import protocols, work
+from narl.bench import work
 from narl.bench.cells import Cell
+from narl.bench.protocol import from_json
 from narl.errors import NarlError
 
 asked = json.load(sys.stdin)
-protocol, place = protocols.from_json(asked["protocol"]), work.Place.from_json(asked["place"])
+protocol, place = from_json(asked["protocol"]), work.Place.from_json(asked["place"])
 for cell in map(Cell.from_json, asked["cells"]):
     children = []
     for _ in range(3):
@@ -232,7 +233,7 @@ def test_several_processes_on_one_cell(tmp_path: Path) -> None:
     """They are started at the same moment: one trains, the others give way or find its result; no file is damaged."""
     protocol, where = table(tmp_path / "race.json", epochs=1), place(tmp_path)
     cells = [cell(protocol)]
-    asked = {"protocol": protocols.to_json(protocol), "place": where.to_json()}
+    asked = {"protocol": to_json(protocol), "place": where.to_json()}
     ran = subprocess.run(
         [sys.executable, "-c", RACE],
         input=json.dumps({**asked, "cells": [one.to_json() for one in cells]}),

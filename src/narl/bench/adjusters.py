@@ -16,7 +16,7 @@ from narl.adjuster import packs
 from narl.adjuster.packs import Pack
 from narl.bench import work
 from narl.bench.cells import Cell
-from narl.bench.protocols import Protocol
+from narl.bench.protocol import Protocol
 from narl.bench.runs import Run
 from narl.bench.stopping import Asked, Latch
 from narl.bench.work import Place

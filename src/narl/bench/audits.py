@@ -14,7 +14,7 @@ from narl import audit
 from narl.adjuster.margins import RunningMargin
 from narl.bench import findings
 from narl.bench.cells import Cell, Task
-from narl.bench.protocols import TRAINING, Protocol, Schedule
+from narl.bench.protocol import TRAINING, Protocol, Schedule
 from narl.errors import OptionError
 from narl.train import methods
 from narl.train.planning import Plan

@@ -9,7 +9,7 @@ from typing import Any
 from narl.bench import choosing, paper, protocols, transfer, verdicts
 from narl.bench.cells import Task
 from narl.bench.others import beside_published
-from narl.bench.protocols import Protocol
+from narl.bench.protocol import Protocol
 from narl.bench.runs import Run
 from narl.bench.tables import Table, model_title
 from narl.bench.verdicts import Row

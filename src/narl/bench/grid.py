@@ -18,7 +18,7 @@ from typing import final
 from narl.bench import runs
 from narl.bench.adjusters import rows
 from narl.bench.cells import Cell
-from narl.bench.protocols import Protocol
+from narl.bench.protocol import Protocol
 from narl.bench.runs import Run
 from narl.bench.sharing import shared_gpus
 from narl.bench.stacks import stacked

@@ -10,7 +10,8 @@ from typing import Any
 
 from narl.bench.cells import SCHEDULES, Task
 from narl.bench.noise_labels import HUMAN, MADE, WEAK
-from narl.bench.protocols import BUNDLES, PROTOCOLS, Protocol, Schedule, import_modules
+from narl.bench.protocol import Protocol, Schedule, import_modules
+from narl.bench.protocols import BUNDLES, PROTOCOLS
 from narl.errors import ConfigError, NarlError, nearest
 from narl.train import methods
 from narl.train.settings import Settings

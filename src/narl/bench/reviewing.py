@@ -21,7 +21,7 @@ from narl.audit.review import choice
 from narl.audit.runs import read_sets
 from narl.audit.verdicts import Classes, Verdicts
 from narl.bench.cells import Cell, Task
-from narl.bench.protocols import SHORT, TRAINING, Protocol, Schedule
+from narl.bench.protocol import SHORT, TRAINING, Protocol, Schedule
 from narl.data.id_file import write_id_file
 from narl.errors import OptionError, UnknownNameError, nearest
 from narl.train.planning import Plan

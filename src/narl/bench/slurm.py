@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, final
 from narl.bench import runs, work
 from narl.bench.cells import Cell
 from narl.bench.grid import Watcher
-from narl.bench.protocols import Protocol
+from narl.bench.protocol import Protocol
 from narl.bench.slurm_training import NOTICE, Train, Training
 from narl.bench.work import Place
 from narl.errors import ClusterError, MissingExtraError, OptionError

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from narl.bench import work
 from narl.bench.cells import Cell
-from narl.bench.protocols import Protocol
+from narl.bench.protocol import Protocol
 from narl.bench.runs import Run
 from narl.bench.stopping import Asked
 from narl.bench.work import Place

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping
 
 from narl.bench import reviewing
 from narl.bench.cells import Cell
-from narl.bench.protocols import Protocol
+from narl.bench.protocol import Protocol
 from narl.bench.work import Place, epochs_done
 from narl.train import methods
 

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
-from narl.bench import protocols
 from narl.bench.cells import Cell
-from narl.bench.protocols import Protocol
+from narl.bench.protocol import Protocol, fits
 from narl.bench.work import Place
 from narl.errors import OptionError, UnknownNameError, nearest
 from narl.train import methods
@@ -56,7 +55,7 @@ class Wanted:
 
     def _check_names(self, tables: Sequence[Protocol]) -> None:
         for name in self.tasks:
-            if not any(protocols.fits(name, task) for table in tables for task in table.tasks):
+            if not any(fits(name, task) for table in tables for task in table.tasks):
                 raise OptionError(
                     f"none of these tables has a task {name!r}: narl bench run TABLE --dry-run names them"
                 )
@@ -68,7 +67,7 @@ class Wanted:
     def _part(self, table: Protocol, place: Place) -> list[Cell]:
         """What of a wish for several tables is for this one."""
         own = [method.lower() for method in table.methods]
-        tasks = tuple(one for one in self.tasks if any(protocols.fits(one, task) for task in table.tasks))
+        tasks = tuple(one for one in self.tasks if any(fits(one, task) for task in table.tasks))
         chosen = tuple(one for one in self.methods if one.lower() in own)
         if (self.tasks and not tasks) or (self.methods and not chosen):
             return []
@@ -149,7 +148,7 @@ def of_given(
         raise OptionError(f"--seeds {seeds} trains nothing: give at least 1")
     given = {name.lower() for name, _ in place.sources}
     for name in tasks:
-        fitting = [task for table in tables for task in table.tasks if protocols.fits(name, task)]
+        fitting = [task for table in tables for task in table.tasks if fits(name, task)]
         if fitting and not any(task.images.lower() in given for task in fitting):
             place.source(fitting[0])  # refuses
     there = [replace(one, tasks=tuple(t for t in one.tasks if t.images.lower() in given)) for one in tables]

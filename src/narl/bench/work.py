@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, final
 
-from narl.bench import audits, crossed, protocols, reviewing, runs
+from narl.bench import audits, crossed, reviewing, runs
 from narl.bench.account import account
 from narl.bench.cells import Cell, Task
 from narl.bench.noise_labels import labels_of
 from narl.bench.own_papers import hyperparameters
-from narl.bench.protocols import Protocol
+from narl.bench.protocol import BY_KIND, Protocol, import_modules
 from narl.bench.runs import Run
 from narl.bench.stopping import Asked, Latch
 from narl.errors import OptionError, RunFolderError, UnknownNameError
@@ -117,7 +117,7 @@ def settings_of(cell: Cell, protocol: Protocol, place: Place) -> Settings:
         options=asked_of(cell, protocol)["options"],
         adjusters=_adjusters(cell, place),
         tune=cell.tune,
-        model=None if cell.model == protocols.BY_KIND else cell.model,
+        model=None if cell.model == BY_KIND else cell.model,
         epochs=schedule.epochs * longer,
         milestones=tuple(epoch * longer for epoch in schedule.milestones),
         seed=cell.seed,
@@ -272,7 +272,7 @@ def training(
     if written.exists():
         return runs.read_file(written)
     folder = place.work / cell.slug
-    protocols.import_modules(protocol.modules)  # here: a job on a cluster begins with nothing imported, too
+    import_modules(protocol.modules)  # here: a job on a cluster begins with nothing imported, too
     settings = settings_of(cell, protocol, place)
     part: Callable[[Plan], Plan]
     part = reviewing.answers_alone if reviewing.is_alone(cell) else partial(crossed.without, fold=cell.fold)

@@ -17,9 +17,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from narl.bench import adjusters, protocols, work
+from narl.bench import adjusters, work
 from narl.bench.cells import Cell
-from narl.bench.protocols import Protocol
+from narl.bench.protocol import Protocol, from_json, to_json
 from narl.bench.stopping import Asked
 from narl.bench.work import Place
 from narl.errors import NarlError, NarlWarning
@@ -35,7 +35,7 @@ def order(cells: Sequence[tuple[Cell, Protocol]], place: Place, log: Path) -> st
         place: where to.
         log: file that takes what the training has to say.
     """
-    asked = [{"cell": cell.to_json(), "protocol": protocols.to_json(protocol)} for cell, protocol in cells]
+    asked = [{"cell": cell.to_json(), "protocol": to_json(protocol)} for cell, protocol in cells]
     return json.dumps({"cells": asked, "place": place.to_json(), "log": str(log)}) + "\n"
 
 
@@ -61,7 +61,7 @@ def main() -> int:
 def _fulfilled(told: dict[str, Any], asked: Asked) -> Sequence[object]:
     """Train; None among what is returned: it was stopped."""
     place = Place.from_json(told["place"])
-    cells = {Cell.from_json(one["cell"]): protocols.from_json(one["protocol"]) for one in told["cells"]}
+    cells = {Cell.from_json(one["cell"]): from_json(one["protocol"]) for one in told["cells"]}
     if any(protocol.shared for protocol in cells.values()):
         return adjusters.learn(cells, place, asked)
     if len(cells) > 1:

@@ -17,7 +17,7 @@ from narl.cli.bench_run import run
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from narl.bench.protocols import Protocol
+    from narl.bench.protocol import Protocol
     from narl.bench.runs import Run
     from narl.bench.tables import Table
 

@@ -29,7 +29,7 @@ from narl.errors import OptionError
 
 if TYPE_CHECKING:
     from narl.bench.cells import Cell
-    from narl.bench.protocols import Protocol
+    from narl.bench.protocol import Protocol
     from narl.bench.work import Place
 
 FOLDER = "audit"

@@ -47,7 +47,7 @@ def review(
     """
     from narl.bench import audits, grid, reviewing, runs
     from narl.bench.cells import Cell
-    from narl.bench.protocols import Protocol
+    from narl.bench.protocol import Protocol
     from narl.bench.wanted import of_given
     from narl.bench.work import Place
 

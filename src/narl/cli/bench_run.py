@@ -16,7 +16,7 @@ from narl.errors import OptionError
 if TYPE_CHECKING:
     from narl.bench.cells import Cell
     from narl.bench.grid import Sorted
-    from narl.bench.protocols import Protocol
+    from narl.bench.protocol import Protocol
     from narl.bench.work import Place
 
 _WHAT, _WHERE, _SLURM = "What", "Where", "On a cluster"

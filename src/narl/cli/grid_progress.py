@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 if TYPE_CHECKING:
     from narl.bench.cells import Cell
-    from narl.bench.protocols import Protocol
+    from narl.bench.protocol import Protocol
     from narl.bench.runs import Run
 
 
