@@ -22,7 +22,7 @@ from narl.models.committee import Committee, Networks
 from narl.train.methods.adjusted import Adjusted
 from narl.train.methods.base import Method, Setting
 from narl.train.methods.boosted_loss import SUSPICION, BoostedLoss, Mixture, Shown, Weights
-from narl.train.methods.boosted_parts import OPTIONS, Parts, auto_beginning
+from narl.train.methods.boosted_parts import OPTIONS, Parts, first_boosted
 from narl.train.methods.guesses import Doubts, Guess, guessed
 from narl.train.methods.mixing import Mixer, beta_share, linear_ramp, partners
 from narl.train.methods.modes import evaluating
@@ -104,7 +104,7 @@ class Boosted(Method):
         self.fields = (*self.plain.fields, SUSPICION)
         self.adjuster = self.plain.adjuster
         total = setting.total_steps
-        self.begins = auto_beginning(total) if parts.boost_from is None else round(parts.boost_from * total)
+        self.begins = first_boosted(total) if parts.boost_from is None else round(parts.boost_from * total)
 
     def _trained(self) -> nn.Module:
         """What a step trains: the one network itself, or all of them as one."""

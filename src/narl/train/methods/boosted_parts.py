@@ -14,13 +14,13 @@ _MIXUP = {"image": 4.0, "table": 1.0, "text": 0.0}
 _TENTH, _HALF, _LEAST = 0.1, 0.5, 200
 
 
-def auto_beginning(total_steps: int) -> int:
+def first_boosted(total_steps: int) -> int:
     """The first step that is boosted: after a tenth, but not before a network could know something.
 
     A network that has hardly begun is wrong with confidence, and would learn from its own guesses.
 
     Example:
-        >>> [auto_beginning(steps) for steps in (100, 1000, 24_000)]
+        >>> [first_boosted(steps) for steps in (100, 1000, 24_000)]
         [50, 200, 2400]
     """
     return max(round(_TENTH * total_steps), min(_LEAST, round(_HALF * total_steps)))
@@ -47,7 +47,7 @@ class Parts:
         networks: how many are trained; of two, each guesses for the other.
         balance: weight of the prior of the classes.
         prior: ``"uniform"``, ``"given"``: as often as labels are given, or None: the second only for uneven classes.
-        boost_from: share of the steps before which the loss is the plain adjusted one; None: :func:`auto_beginning`.
+        boost_from: share of the steps before which the loss is the plain adjusted one; None: :func:`first_boosted`.
         ramp: share of the steps after that in which the weight of the guesses rises from 0.
         judge: whose margins the adjuster sees: ``"guess"`` or ``"own"``.
     """
