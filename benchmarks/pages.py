@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import forward_matrix
 import plan
 import travel
 from narl.bench import audit_table, comparison, cost, own_table, review_table, runs
@@ -97,8 +98,8 @@ def tangent_tables() -> list[Table]:
 
 
 def comparison_tables(name: str) -> list[Table]:
-    """Of ``results/runs``: a table of the paper, or CIFAR-10N."""
-    return comparison.tables(name, comparison.rows(name, runs.read(RESULTS)))
+    """Of ``results/runs``: a table of the paper, or CIFAR-10N, with its variants."""
+    return comparison.tables(name, comparison.rows(name, runs.read(RESULTS), variants=True))
 
 
 def study_tables(name: str) -> list[Table]:
@@ -125,7 +126,10 @@ BLOCKS: dict[str, dict[str, Callable[[], list[Table]]]] = {
         name: functools.partial(comparison_tables, name) for name in ("table1", "table2", "figure5", "cifar10n")
     },
     "transfer.md": {"travel": travel.tables},
-    "findings.md": {"letters": functools.partial(study_tables, "letters")},
+    "findings.md": {
+        "letters": functools.partial(study_tables, "letters"),
+        "forward-matrix": forward_matrix.tables,
+    },
     "audit.md": {"audit": audit_tables},
     "review.md": {"review": review_tables},
 }

@@ -35,8 +35,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "CE": {},
     "A-GCE": {},
     "A-SL": {"margin": "latest", "every": 2, "kind": "convolutions"},
-    # Its weights are divided by their mean, so that one direction has no gradient: Adam makes steps of the rounding.
-    "MW-Net": {"warmup": 0.2, "dtype": "float64"},
+    # Weights that are divided by their mean leave one direction without a gradient: Adam makes steps of the rounding.
+    "MW-Net": {"normalise": True, "warmup": 0.2, "dtype": "float64"},
     "Forward": {},
     "ELR": {},
     "T-GCE": {},

@@ -201,6 +201,13 @@ def test_figure_7_has_the_adjusters_curves() -> None:
     ]
 
 
+def test_figure_7_leaves_heads_out_that_served_no_family() -> None:
+    full = made_up("A-SL").adjuster
+    one = {**full, "centres": full["centres"][:1]}  # all classes alike
+    for panel in figures.draw(7, Library([made_up("A-SL", adjuster=one)])).figure.axes[:3]:
+        assert len([label for label in lines(panel) if label.startswith("classes of about")]) == 1
+
+
 def test_figure_7_takes_another_adjuster_where_there_is_no_a_sl_but_none_that_was_only_transferred() -> None:
     assert figures.draw(7, Library([made_up("A-JS"), made_up("A-PolySoft")])).note.startswith("A-JS on CIFAR-10 symm")
     transferred = replace(made_up("T-SL"), adjuster=made_up("A-SL").adjuster)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -99,11 +100,16 @@ def test_estimates_are_transition_matrices(seed: int, n: int, c: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     predictions = (10 * torch.randn(n, c, generator=generator)).softmax(1)
     labels = torch.randint(0, c, (n,), generator=generator)
-    for matrix in (anchor_matrix(predictions), clean_matrix(predictions, labels)):
+    for matrix in (
+        anchor_matrix(predictions),
+        clean_matrix(predictions, labels),
+        clean_matrix(predictions, labels, 0.1),
+    ):
         assert torch.equal(read_matrix(matrix), matrix)
         assert (matrix > 0).all()
-    expected = clean_matrix(predictions, F.one_hot(labels, c))
-    torch.testing.assert_close(clean_matrix(predictions, labels), expected)
+    for surest in (1.0, 0.3):
+        expected = clean_matrix(predictions, F.one_hot(labels, c), surest)
+        torch.testing.assert_close(clean_matrix(predictions, labels, surest), expected)
 
 
 def test_the_clean_estimate_is_the_mean_over_each_class() -> None:
@@ -114,6 +120,27 @@ def test_the_clean_estimate_is_the_mean_over_each_class() -> None:
     for label in range(3):
         torch.testing.assert_close(found[label], predictions[y == label].mean(0))
     torch.testing.assert_close(found[3], torch.eye(4).double()[3], atol=1e-7, rtol=0)
+
+
+@pytest.mark.parametrize("surest", [0.0, 0.05, 0.25, 0.5])
+def test_the_clean_estimate_is_the_mean_over_the_surest_of_each_class(surest: float) -> None:
+    logits, y, _ = problem(3, 4, 1.0, n=80)
+    predictions = logits.softmax(1).double()
+    found = clean_matrix(predictions, y, surest)
+    for label in range(4):
+        rows = sorted(predictions[y == label].tolist(), key=lambda row: -row[label])
+        kept = rows[: max(1, math.ceil(surest * len(rows)))]
+        torch.testing.assert_close(found[label], torch.tensor(kept, dtype=torch.float64).mean(0))
+
+
+def test_the_surest_of_a_classifier_that_mistakes_classes_tell_the_noise() -> None:
+    noise = torch.tensor([[0.6, 0.4, 0.0], [0.0, 0.7, 0.3], [0.2, 0.0, 0.8]], dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(3).repeat(200)
+    logits = 1.5 * F.one_hot(labels, 3) + torch.randn(600, 3, generator=generator)
+    predictions = (2 * logits.double()).softmax(1) @ noise  # of the noisy label
+    all_of_them, surest = (clean_matrix(predictions, labels, share) for share in (1.0, 0.1))
+    assert (surest - noise).abs().sum() < (all_of_them - noise).abs().sum() / 3
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -172,7 +199,7 @@ def test_the_clean_set_is_looked_at_as_in_a_test() -> None:
     assert not frozen.training
     setting.model.eval()
     with torch.no_grad():
-        expected = clean_matrix(setting.model(x[:20]).softmax(1), true[:20])
+        expected = clean_matrix(setting.model(x[:20]).softmax(1), true[:20], 0.1)
     assert method.matrix is not None
     torch.testing.assert_close(method.matrix, expected)
     assert setting.model.state_dict()["1.num_batches_tracked"] == 0

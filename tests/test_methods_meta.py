@@ -36,11 +36,12 @@ from narl.train.methods.transferred import Transferred
 from oracles import relative_error, unrolled
 
 
+@pytest.mark.parametrize("normalise", [False, True])
 @pytest.mark.parametrize("virtual", ["optimizer", "sgd"])
 @pytest.mark.parametrize("kind", ["sgd", "adam"])
-def test_hypergradient_of_the_weight_net_is_that_of_unrolling(kind: str, virtual: str) -> None:
+def test_hypergradient_of_the_weight_net_is_that_of_unrolling(kind: str, virtual: str, normalise: bool) -> None:
     model = model_of().double()
-    net = WeightNet(20, generator=torch.Generator().manual_seed(0)).double()
+    net = WeightNet(20, normalise=normalise, generator=torch.Generator().manual_seed(0)).double()
     parameters = model.parameters()
     optimizer: Any = (
         torch.optim.SGD(parameters, lr=0.1, momentum=0.9) if kind == "sgd" else torch.optim.Adam(parameters, lr=0.01)
@@ -57,16 +58,16 @@ def test_hypergradient_of_the_weight_net_is_that_of_unrolling(kind: str, virtual
         optimizer.step()
 
 
-@given(st.integers(0, 10_000), st.integers(1, 9))
-def test_weights_have_the_mean_one_and_carry_no_gradient(seed: int, n: int) -> None:
+@given(st.integers(0, 10_000), st.integers(1, 9), st.booleans())
+def test_weights_carry_no_gradient_and_have_the_mean_one_if_normalised(seed: int, n: int, normalise: bool) -> None:
     generator = torch.Generator().manual_seed(seed)
-    net = WeightNet(generator=generator).double()
+    net = WeightNet(normalise=normalise, generator=generator).double()
     logits = torch.randn(n, 4, generator=generator, dtype=torch.float64).requires_grad_()
     y = torch.randint(0, 4, (n,), generator=generator)
     cross_entropy = F.cross_entropy(logits, y, reduction="none")
     weights = net.weights(cross_entropy.detach()).detach()
     values = net.loss(logits, y)
-    naive = cross_entropy * weights / weights.sum() * n
+    naive = cross_entropy * weights * (n / weights.sum() if normalise else 1)
     torch.testing.assert_close(values, naive)
     (found,) = torch.autograd.grad(values.mean(), logits)
     (expected,) = torch.autograd.grad(naive.mean(), logits)
@@ -75,7 +76,7 @@ def test_weights_have_the_mean_one_and_carry_no_gradient(seed: int, n: int) -> N
 
 
 def test_a_weight_net_that_gives_nothing_is_no_division_by_zero() -> None:
-    net = WeightNet()
+    net = WeightNet(normalise=True)
     nn.init.constant_(net.output.bias, -1e4)
     values = net.loss(torch.zeros(3, 2), torch.tensor([0, 1, 0]))
     assert torch.equal(values, torch.zeros(3))

@@ -227,7 +227,7 @@ def refusals(processes: Processes) -> dict[str, Any]:
             generator=torch.Generator().manual_seed(5),
             processes=processes,
         )
-        made = methods.get(name).build(setting)
+        made = methods.get(name).build(setting, **({"normalise": True} if name == "MW-Net" else {}))
         last = processes.rank == processes.count - 1
         bad_x, bad_y = x[:8].clone(), noisy[:8].clone()
         bad_x[3, 1], bad_y[2] = torch.nan, CLASSES

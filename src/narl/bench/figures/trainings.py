@@ -159,13 +159,16 @@ class Histogram:
 def curves(run: Run) -> tuple[list[float], list[float], list[dict[str, Any]]]:
     """What a training's adjuster makes of a margin: the margins, the families' centres, a dict a snapshot.
 
+    Where classes are alike there are fewer families than the adjuster has heads: the last ones served nobody and are
+    left out.
+
     Raises:
         ResultsError: it has no such curves.
     """
     try:
         margins, centres, snapshots = (run.adjuster[part] for part in ("margins", "centres", "curves"))
         fits = all(
-            len(lines) == len(centres) and all(len(line) == len(margins) for line in lines)
+            len(lines) >= len(centres) and all(len(line) == len(margins) for line in lines)
             for snapshot in snapshots
             for lines in snapshot.values()
         )
@@ -173,7 +176,8 @@ def curves(run: Run) -> tuple[list[float], list[float], list[dict[str, Any]]]:
         raise _unusable(run, "has no curves of an adjuster") from error
     if not (fits and snapshots):
         raise _unusable(run, "has curves of an adjuster that do not fit its margins and families")
-    return margins, centres, snapshots
+    served = [{name: lines[: len(centres)] for name, lines in snapshot.items()} for snapshot in snapshots]
+    return margins, centres, served
 
 
 def _unusable(run: Run, problem: str) -> ResultsError:

@@ -87,14 +87,18 @@ def anchor_matrix(predictions: Tensor) -> Tensor:
     return _normalised(p[anchors])
 
 
-def clean_matrix(predictions: Tensor, labels: Tensor) -> Tensor:
+def clean_matrix(predictions: Tensor, labels: Tensor, surest: float = 1.0) -> Tensor:
     r"""The transition matrix, from predictions of the noisy label on samples whose true class is known.
 
-    .. math:: T_{kj} = \frac{1}{|\{i : y_i = k\}|} \sum_{i : y_i = k} p(\tilde y = j \mid x_i)
+    .. math:: T_{kj} = \frac{1}{|S_k|} \sum_{i \in S_k} p(\tilde y = j \mid x_i)
+
+    A classifier that mistakes classes for each other blurs the rows by that, as if there were more noise. It does least
+    where it is sure, so :math:`S_k` are the samples of class k with the highest probability of the label k.
 
     Args:
         predictions: probabilities of the noisy labels, ``(N, c)``.
         labels: true class indices ``(N,)`` or probabilities ``(N, c)``.
+        surest: share of a class's samples that its row is read off, at least one of them.
 
     Returns:
         ``(c, c)``, float64, each row with the sum 1; a class without samples is taken for free of noise.
@@ -105,13 +109,19 @@ def clean_matrix(predictions: Tensor, labels: Tensor) -> Tensor:
                 [1.0000e-08, 1.0000e+00]])
 
     Reference: Hendrycks, Mazeika, Wilson, Gimpel. Using trusted data to train deep networks on labels corrupted by
-    severe noise. NeurIPS 2018.
+    severe noise. NeurIPS 2018 (all samples of a class).
     """
     p = predictions.double()
     members = labels.to(p) if labels.dim() == 2 else F.one_hot(labels.long(), p.shape[1]).to(p)
-    sizes = members.sum(dim=0).unsqueeze(1)
-    means = members.t() @ p / sizes.clamp(min=1e-12)
-    return _normalised(torch.where(sizes > 0, means, torch.eye(p.shape[1]).to(p)))
+    rows = torch.eye(p.shape[1]).to(p)
+    for k, (sureness, member) in enumerate(zip(p.t(), members.t(), strict=True)):
+        order = sureness.argsort(descending=True, stable=True)
+        shares = member[order]
+        before = shares.cumsum(dim=0) - shares
+        shares = shares * ((before < surest * shares.sum()) | (before == 0))
+        if float(shares.sum()) > 0:
+            rows[k] = shares @ p[order] / shares.sum()
+    return _normalised(rows)
 
 
 def _normalised(matrix: Tensor) -> Tensor:
@@ -162,6 +172,7 @@ class Forward(LossMethod):
     Args:
         setting: what there is to work with.
         matrix: the transition matrix ``(c, c)``, rows true, columns given label, or a file with it; None: estimate it.
+        surest: see :func:`clean_matrix`.
 
     ``matrix`` is the matrix in use, None before it has been estimated.
 
@@ -179,8 +190,9 @@ class Forward(LossMethod):
 
     distributed = True
 
-    def __init__(self, setting: Setting, matrix: Matrix | None = None) -> None:
+    def __init__(self, setting: Setting, matrix: Matrix | None = None, surest: float = 0.1) -> None:
         super().__init__(setting)
+        self.surest = surest
         self.matrix: Tensor | None = None
         self._log_matrix: Tensor | None = None
         self._predictions: Tensor | None = None
@@ -255,7 +267,7 @@ class Forward(LossMethod):
 
     def _estimate(self) -> Tensor:
         if self._predictions is None:
-            return clean_matrix(*self._clean_predictions())
+            return clean_matrix(*self._clean_predictions(), self.surest)
         seen = self._predictions[~self._predictions[:, 0].isnan()]
         return anchor_matrix(seen)
 
@@ -279,6 +291,9 @@ SPEC = MethodSpec(
     options={
         "matrix": Option(
             None, "transition matrix, rows true, columns given label: a file (.npy, .csv); none: estimated in training"
-        )
+        ),
+        "surest": Option(
+            0.1, "share of a class's clean samples, the surest ones, that the matrix is estimated on", low=0, high=1
+        ),
     },
 )

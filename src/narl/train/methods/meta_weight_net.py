@@ -19,13 +19,16 @@ from narl.train.methods.spec import MethodSpec, Option
 class WeightNet(nn.Module):
     r"""Weights for the samples of a batch, by their cross entropy.
 
-    .. math:: \ell(z_i, y_i) = \frac{v_i}{\frac1N \sum_j v_j}\, L_i, \qquad
+    .. math:: \ell(z_i, y_i) = v_i L_i, \qquad
               v_i = \sigma\big(W_2 \operatorname{relu}(w_1 L_i + b_1) + b_2\big), \qquad L_i = -\log p_{y_i}
 
     In the weights the cross entropy counts as a number: no gradient flows through them into the classifier.
 
     Args:
         hidden: units of the hidden layer.
+        normalise: divide a batch's weights by their mean, which the published code does not. What is learned is then
+            a ratio without bounds: on CIFAR-10 samples that are hard to learn got up to a hundred times the weight of
+            easy ones, and the classifier was worse than with plain cross entropy (docs/findings.md).
         generator: where the initial weights come from; torch's global one if omitted.
         processes: who has the other samples of the batch; None: nobody.
 
@@ -40,10 +43,16 @@ class WeightNet(nn.Module):
     """
 
     def __init__(
-        self, hidden: int = 100, *, generator: torch.Generator | None = None, processes: Processes | None = None
+        self,
+        hidden: int = 100,
+        *,
+        normalise: bool = False,
+        generator: torch.Generator | None = None,
+        processes: Processes | None = None,
     ) -> None:
         super().__init__()
-        self.processes = processes or Processes.alone()
+        self.normalise = normalise
+        self.processes = processes if processes is not None and normalise else Processes.alone()
         # On the meta device nothing is drawn from the global random state.
         self.hidden = nn.Linear(1, hidden, device="meta").to_empty(device="cpu")
         self.output = nn.Linear(hidden, 1, device="meta").to_empty(device="cpu")
@@ -59,9 +68,11 @@ class WeightNet(nn.Module):
             return torch.sigmoid(self.output(features)).squeeze(1)
 
     def loss(self, logits: Tensor, targets: Tensor, ids: Tensor | None = None) -> Tensor:
-        """The weighted cross entropy of every sample, ``(N,)``; the weights of a batch have the mean 1."""
+        """The weighted cross entropy of every sample, ``(N,)``; if normalised, a batch's weights have the mean 1."""
         values = cross_entropy(logits, targets)
         weights = self.weights(values.detach())
+        if not self.normalise:
+            return values * weights.to(values.dtype)
         total = weights.mean() if self.processes.count == 1 else self._mean(weights)
         return values * (weights / torch.where(total > 0, total, 1.0)).to(values.dtype)
 
@@ -83,6 +94,7 @@ class MetaWeightNet(meta.MetaMethod):
     Args:
         setting: what there is to work with.
         hidden: units of the weight network's hidden layer.
+        normalise: see :class:`WeightNet`.
         options: see :class:`narl.train.methods.meta.MetaMethod`.
 
     Example:
@@ -100,8 +112,8 @@ class MetaWeightNet(meta.MetaMethod):
 
     fields = ("weight",)
 
-    def __init__(self, setting: Setting, *, hidden: int = 100, **options: Any) -> None:
-        net = WeightNet(hidden, generator=setting.generator, processes=setting.processes)
+    def __init__(self, setting: Setting, *, hidden: int = 100, normalise: bool = False, **options: Any) -> None:
+        net = WeightNet(hidden, normalise=normalise, generator=setting.generator, processes=setting.processes)
         self.net = net.to(setting.device)
         super().__init__(setting, self.net, **options)
 
@@ -117,5 +129,6 @@ SPEC = MethodSpec(
     options={
         **meta.options("the weight network"),
         "hidden": Option(100, "hidden units of the weight network", low=1, high=100_000),
+        "normalise": Option(False, "divide a batch's weights by their mean"),
     },
 )
