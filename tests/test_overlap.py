@@ -186,3 +186,13 @@ def test_shared_samples_leave_the_training_set() -> None:
     assert without_shared(train, [samples(texts("z"))]) is train
     with pytest.raises(OverlapError, match="all 4 training samples"):
         without_shared(train, [train])
+
+
+def test_fingerprints_of_images_that_are_taken_from_others_are_their_own() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 4, 4, 3), dtype=np.uint8)
+    images, rows = Images(pixels), np.array([3, 0, 3])
+    before = images.take(rows)
+    assert images.digests() == [Images(pixels[i : i + 1]).digests()[0] for i in range(5)]
+    for taken in (before, images.take(rows), images.take(rows).take(np.array([0, 1, 2]))):
+        assert taken.digests() == Images(pixels[rows]).digests()
+    assert images.take(np.array([], dtype=np.int64)).digests() == []

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, TypeVar, final
 
@@ -74,11 +75,20 @@ class Images(Inputs):
 
     def take(self, rows: Rows) -> Images:
         """These images, in this order."""
-        return Images(self.pixels[rows])
+        taken = Images(self.pixels[rows])
+        known = vars(self).get("_digests")
+        if known is not None:
+            vars(taken)["_digests"] = known[rows]
+        return taken
 
     def digests(self) -> list[bytes]:
-        """Fingerprints of the pixels."""
-        return [_digest(np.ascontiguousarray(image).tobytes()) for image in self.pixels]
+        """Fingerprints of the pixels; made once, also for those that are taken from here afterwards."""
+        return [digest.tobytes() for digest in self._digests]
+
+    @cached_property
+    def _digests(self) -> NDArray[np.uint8]:
+        joined = b"".join(_digest(np.ascontiguousarray(image).data) for image in self.pixels)
+        return np.frombuffer(joined, np.uint8).reshape(len(self.pixels), _DIGEST_BYTES)
 
     def fingerprint(self) -> bytes:
         """Of all pixels."""
