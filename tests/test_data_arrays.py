@@ -38,6 +38,22 @@ def test_usual_names(tmp_path: Path, x: str, y: str) -> None:
     assert samples.ids.tolist() == list("012345")
 
 
+def test_of_a_file_with_two_parts_one_is_read_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(tmp_path, x_train=PIXELS, y_train=Y, x_test=PIXELS[:3], y_test=Y[:3])
+    opened: list[str] = []
+    inside = np.lib.npyio.NpzFile.__getitem__
+
+    def noting(file: Any, name: str) -> Any:
+        opened.append(name)
+        return inside(file, name)
+
+    monkeypatch.setattr(np.lib.npyio.NpzFile, "__getitem__", noting)
+    assert has_part(path, "test")
+    assert len(read(path)) == 6
+    assert opened.count("x_train") == 1
+    assert "x_test" not in opened
+
+
 def test_parts_classes_and_true_labels(tmp_path: Path) -> None:
     path = save(
         tmp_path,

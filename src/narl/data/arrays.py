@@ -237,6 +237,9 @@ class _Lazy(Mapping[str, Array]):
         except Exception as error:  # as above
             raise DataError(_damaged(self.path, error, name)) from error
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._names  # a mapping's own would read the array
+
     def __iter__(self) -> Any:
         return iter(self._names)
 
