@@ -63,7 +63,7 @@ $(VENV)/.created:
 
 $(VENV)/.demo: $(VENV)/.created pyproject.toml constraints.txt
 	@echo "Installing narl into $(VENV) (once, a few minutes)"
-	@$(INSTALL) -e '.[figures]'
+	@$(INSTALL) -e '.[figures,report,review]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.created pyproject.toml constraints.txt

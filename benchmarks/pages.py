@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import clean_share
 import forward_matrix
 import plan
 import travel
@@ -131,7 +132,7 @@ BLOCKS: dict[str, dict[str, Callable[[], list[Table]]]] = {
         "forward-matrix": forward_matrix.tables,
     },
     "audit.md": {"audit": audit_tables},
-    "review.md": {"review": review_tables},
+    "review.md": {"review": review_tables, "clean-share": clean_share.tables},
 }
 
 

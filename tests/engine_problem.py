@@ -86,8 +86,10 @@ def twin(
     rate: float = 0.05,
     device: str = "cpu",
     dtype: torch.dtype = torch.float32,
+    trusted: int = 0,
     **options: Any,
 ) -> Twin:
+    """A training; the labels of its first samples, as many as ``trusted`` says, are known to be right."""
     weights, draws = torch.Generator().manual_seed(0), torch.Generator().manual_seed(1)
     network = models.get(model)(num_classes=CLASSES, generator=weights) if isinstance(model, str) else model or tiny()
     network = network.to(device, dtype).train()
@@ -109,7 +111,8 @@ def twin(
     ]
     clean = Clean([(images(CLEAN_ROWS), labels(CLEAN_ROWS)) for _ in range(steps)])
     counts = torch.tensor([SAMPLES // CLASSES] * CLASSES, device=device)
-    setting = Setting(network, moves, counts, clean, steps, SAMPLES, torch.Generator().manual_seed(2))
+    known = torch.arange(SAMPLES, device=device) < trusted if trusted else None
+    setting = Setting(network, moves, counts, clean, steps, SAMPLES, torch.Generator().manual_seed(2), trusted=known)
     return Twin(network, moves, methods.build(name, setting, **options), batches, clean)
 
 

@@ -6,10 +6,13 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any, final
 
+from narl.bench import work
 from narl.bench.cells import Cell
 from narl.bench.protocol import Protocol
 from narl.bench.runs import Run
+from narl.bench.stopping import Asked
 from narl.bench.work import Place
 from narl.errors import OptionError
 from narl.train.keeper import Observer
@@ -41,10 +44,39 @@ def train(cell: Cell, protocol: Protocol, place: Place, observer: Observer) -> R
     return run
 
 
+def held(cell: Cell, protocol: Protocol, place: Place, observer: Observer) -> Run | None:
+    """The real training, which waits after some epochs to be killed or preempted."""
+    return work.train(cell, protocol, place, _Held(observer, folder_of(cell, place)))
+
+
+@final
+class _Held(Asked):
+    """Waits at the end of the second epoch for its end, at the end of the third for a wish to stop."""
+
+    def __init__(self, observer: Observer, folder: Path) -> None:
+        super().__init__()
+        self._observer, self._folder = observer, folder
+
+    def wants_stop(self) -> bool:
+        return self._observer.wants_stop()
+
+    def after_epoch(self, record: dict[str, Any]) -> None:
+        place = self._folder / f"waits-{record['epoch']}"
+        if record["epoch"] in (2, 3) and not place.exists():
+            _write_process(place)
+            while not self.wants_stop():
+                time.sleep(0.02)
+
+
+def _write_process(path: Path) -> None:
+    new = path.with_name("new")
+    new.write_text(str(os.getpid()))
+    new.rename(path)
+
+
 def _until_preempted(cell: Cell, folder: Path, observer: Observer) -> None:
     (folder / "metrics.jsonl").write_text("{}\n{}\n")
-    (folder / "new").write_text(str(os.getpid()))
-    (folder / "new").rename(folder / "process")
+    _write_process(folder / "process")
     while not observer.wants_stop() or cell.method == "PolySoft":
         time.sleep(0.05)
     (folder / "saved").touch()

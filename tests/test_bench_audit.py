@@ -163,6 +163,7 @@ def test_goals_are_marked_and_seeds_averaged() -> None:
     assert table.rows[0][1:4] == ("0.980±0.014 ✓", "0.930±0.000 ✗", "0.870±0.000 ✓")
     assert table.rows[-1][:4] == ("goal, one run", "0.965", "0.940", "0.860")
     assert "narl, GCE: not reached: AP." in table.notes
+    assert "P@100: share of wrong labels" in table.notes[-1], "the columns are explained, once"
 
 
 def test_cleanlab_gets_what_it_wants(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,7 @@ def test_systems_are_trained_as_they_were_published() -> None:
     )
     assert asdict(systems.schedule("paper", "CIFAR-10N")) == {"epochs": 300, "milestones": ()}
     symmetric, asymmetric = partial(Task, "CIFAR-10", "symmetric"), partial(Task, "CIFAR-10", "asymmetric")
+    hundred = partial(Task, "CIFAR-100", "symmetric")
     told: list[tuple[str, Task, dict[str, object]]] = [
         ("Co-teaching", symmetric(0.5), {"forget": 0.5}),
         ("Co-teaching", asymmetric(0.4), {"forget": 0.16}),
@@ -74,10 +75,16 @@ def test_systems_are_trained_as_they_were_published() -> None:
         ("ELR+", asymmetric(0.4), {"strength": 1.0, "decay": 0.9}),
         ("ELR+", symmetric(0.8), {}),
         ("A-SL+", symmetric(0.8), {}),
+        ("DivideMix", hundred(0.2), {"unlabelled": 25.0, "warmup": 30}),
+        ("DivideMix", hundred(0.8), {"unlabelled": 150.0, "warmup": 30}),
+        ("ELR", hundred(0.8), {"strength": 7.0, "decay": 0.9}),
+        ("ELR+", hundred(0.8), {"strength": 7.0, "decay": 0.9, "rampup": 0.41, "average_ramp": 0.41}),
+        ("SL", hundred(0.4), {"gamma1": 6.0, "gamma2": 0.1}),
     ]
     for method, task, options in told:
-        assert hyperparameters(method, task) == options
+        assert hyperparameters(method, task, 300) == options
         assert set(options) <= set(methods.get(method).options)
+    assert hyperparameters("DivideMix", hundred(0.2), 60)["warmup"] == 20, "a third is the most"
 
 
 def test_a_table_may_give_every_method_its_own_length() -> None:

@@ -9,14 +9,16 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import fake_slurm
-from fake_trainings import folder_of, train
-from narl.bench import protocols, slurm
+import small_grid
+from fake_trainings import folder_of, held, train
+from narl.bench import protocols, slurm, work
 from narl.bench.cells import Cell, Task
 from narl.bench.runs import Run
 from narl.bench.slurm_training import Training
@@ -159,6 +161,36 @@ def test_ctrl_c_leaves_the_jobs(place: Place, cluster: Path, tmp_path: Path, mon
     (cluster / "bin" / "squeue").write_text("#!/bin/sh\nexit 1\n")
     with pytest.raises(ClusterError, match=r"squeue does not say .* remove .*jobs\.json"):
         submitted(("SL",), place, tmp_path)
+
+
+@pytest.mark.usefixtures("place", "cluster")
+def test_a_training_that_is_killed_and_preempted_goes_on(tmp_path: Path) -> None:
+    """A cell of a small table, pickled and trained by jobs: what they leave is what one sitting leaves."""
+    table, where = small_grid.table(tmp_path / "small.json", epochs=4), small_grid.place(tmp_path)
+    cell = small_grid.cell(table, "A-GCE")
+    asked: dict[str, Any] = {"at_once": 1, "hours": 1, "folder": tmp_path / "jobs", "gpus": 0, "train": held}
+
+    def end(epoch: int, number: int) -> None:
+        process = folder_of(cell, where) / f"waits-{epoch}"
+        wait_for(process.exists)
+        os.kill(int(process.read_text()), number)
+
+    jobs = slurm.submit({cell: table}, where, **asked)
+    end(2, signal.SIGKILL)
+    seen = small_grid.Seen()
+    assert slurm.watch(jobs, where, seen).failed == (cell,)
+    assert [what for what, *_ in seen.of(cell)] == ["began", "moved", "failed"]
+    wait_for(lambda: not slurm._still_there(tmp_path / "jobs"))
+
+    jobs = slurm.submit({cell: table}, where, **asked)
+    end(3, signal.SIGUSR2)
+    assert slurm.watch(jobs, where, seen).ended == (cell,)
+    assert "Requeued job" in jobs[0].job.paths.stdout.read_text()
+    assert work.epochs_done(cell, where) == 4
+
+    alone = replace(where, work=tmp_path / "alone", results=tmp_path / "alone-results")
+    assert work.train(cell, table, alone) is not None
+    assert small_grid.decided(cell.result(where.results)) == small_grid.decided(cell.result(alone.results))
 
 
 def test_refusals(place: Place, cluster: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

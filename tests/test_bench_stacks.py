@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 import torch
 
 from command_line import done, refused
+from narl import losses
 from narl.bench import grid, work
 from narl.bench.cells import Cell
 from narl.bench.protocol import Protocol
@@ -128,26 +131,50 @@ def test_the_grid_trains_them_in_one_process(small: tuple[Protocol, Place]) -> N
     assert all(seen.of(one, "ended") for one in cells)
 
 
-def test_a_stack_that_fails_is_trained_one_by_one(
-    small: tuple[Protocol, Place], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    protocol, where = small
-    (tmp_path / "sitecustomize.py").write_text(  # the workers' Python begins with it
-        "from narl.errors import OptionError\n"
-        "from narl.train.engine.stack import Stack\n"
-        "def step(*_):\n"
-        "    raise OptionError('no stack today')\n"
-        "Stack.step = step\n"
-    )
+CRACKS = """
+import itertools, torch
+from narl.losses import RobustLoss, ce, register
+from narl.train import methods
+
+calls = itertools.count(1)
+
+def cracks(logits, targets):
+    return ce(logits, targets) * (torch.nan if next(calls) > 20 else 1.0)
+
+register(RobustLoss("cracks", cracks, (), title="Cracks"))
+methods.get("Cracks")
+"""
+
+
+@pytest.fixture
+def cracking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Protocol]:
+    """A table with a loss that is no number from its 21st batch on."""
+    (tmp_path / "cracks_of_mine.py").write_text(CRACKS)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    seen, cells = Seen(), cells_of(protocol, "CE", "GCE")
-    assert grid.train(cells, where, seen, at_once=1, stack=2) is True
-    first = next(iter(cells))
-    assert "no stack today" in (where.work / f"{first.slug}.log").read_text()
-    for one in cells:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    methods = ["CE", "GCE", "JS", "SL", "Cracks"]
+    yield table(tmp_path / "small.json", methods=methods, modules=["cracks_of_mine"])
+    del sys.modules["cracks_of_mine"]
+    losses.unregister("cracks")
+
+
+def test_one_of_eight_that_diverges_costs_the_others_nothing(cracking: Protocol, tmp_path: Path) -> None:
+    where, seen = place(tmp_path), Seen()
+    healthy = [*cells_of(cracking, "CE", "GCE", "JS", seeds=2), cell(cracking, "SL")]
+    ill = cell(cracking, "Cracks")
+    cells = dict.fromkeys([*healthy, ill], cracking)
+    assert grid.train(cells, where, seen, at_once=1, stack=8) is False
+    (log,) = {path for path in where.work.rglob("*.log") if ill.slug in path.read_text()}
+    assert log == where.work / f"{healthy[0].slug}.log", "the stack's"
+    assert f"narl: {ill.slug}, epoch 2, step 9 of 12: the training loss is nan" in log.read_text()
+    ((_, reason, _),) = seen.of(ill, "failed")
+    assert reason.startswith("the training loss is nan")
+    for one in healthy:
         assert seen.of(one, "ended")
-        assert not seen.of(one, "failed")
-        assert "stacked" not in read_file(one.result(where.results)).environment
+        assert read_file(one.result(where.results)).environment["stacked"] == 8, "the epoch before is kept"
+    alone = replace(where, work=tmp_path / "alone", results=tmp_path / "alone-results")
+    work.train(one, cracking, alone)
+    assert decided(one.result(where.results)) == decided(one.result(alone.results))
 
 
 @pytest.mark.parametrize("model", ["text_cnn", "tabular"])

@@ -111,7 +111,7 @@ def test_the_table_is_that_of_the_paper() -> None:
     assert asked["options"] == {"unlabelled": 0.0, "alpha": 0.5, "warmup": 1}
     assert asked["also_test"] == ["ILSVRC12"]
     elr = methods.get("ELR+").checked({})
-    assert hyperparameters("ELR+", table.tasks[0]) == {}
+    assert hyperparameters("ELR+", table.tasks[0], 100) == {"average_ramp": 0.0}
     assert (elr["strength"], elr["decay"], elr["alpha"], elr["average"]) == (3, 0.7, 1, 0.997)
 
 

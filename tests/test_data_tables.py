@@ -232,6 +232,7 @@ ERRORS = {
     "two label columns": ("x,label,target\n1,a,b\n2,b,a\n", Columns(), "2 columns that could be the label .*--label"),
     "empty label column": ("x,label\n1,\n2,\n", Columns(), "label column 'label' is empty"),
     "some labels missing": ("x,label\n1,a\n2,\n3,b\n", Columns(), r"no label in 1 of 3 rows \(counted from 0: 1\)"),
+    "NaN for a label": ("x,label\n1,a\n2,NaN\n3,b\n", Columns(), r"no label in 1 of 3 rows \(counted from 0: 1\)"),
     "mixed labels": (
         "x,label\n1,3\n2,cat\n3,4\n",
         Columns(),
@@ -274,6 +275,17 @@ ERRORS = {
         "column 'x' mixes numbers and words .row 0.*'low'",
     ),
 }
+
+
+def test_a_sample_where_the_names_should_be(tmp_path: Path) -> None:
+    rows = "1.5,2,a\n2.5,1,b\n3.5,4,a\n"
+    with pytest.warns(NarlWarning, match="'1.5', '2', 'a'.*put a line of names before it"):
+        read(write(tmp_path, rows), columns=Columns(label="a"))
+    read(write(tmp_path, "0,1,label\n" + rows))  # columns that pandas has numbered
+
+
+def test_words_for_nothing_may_be_classes(tmp_path: Path) -> None:
+    assert read(write(tmp_path, "x,label\n1,none\n2,some\n")).classes == ("none", "some")
 
 
 @pytest.mark.parametrize(("text", "columns", "message"), ERRORS.values(), ids=ERRORS)

@@ -57,6 +57,14 @@ def test_thirty_steps_are_those_of_one_process(workers: Team, name: str, count: 
         near(each["method"], found[0]["method"], 0)
 
 
+def test_checked_labels_are_those_of_one_process(workers: Team) -> None:
+    expected = together.method(Processes.alone(), "A-GCE", dtype="float64", trusted=10)
+    without = together.method(Processes.alone(), "A-GCE", dtype="float64")
+    assert not torch.equal(expected["margins"], without["margins"])
+    for found in workers.run("method", 2, name="A-GCE", dtype="float64", trusted=10):
+        near(found, expected, 1e-6)
+
+
 def test_the_matrix_of_anchors_is_that_of_one_process(workers: Team) -> None:
     how: dict[str, Any] = {"name": "Forward", "dtype": "float64", "clean": None}
     expected = together.method(Processes.alone(), **how)

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from engine_problem import ROWS, Batch, Twin, apart, replay_on_cpu, twin
+from engine_problem import CLASSES, ROWS, SIDE, Batch, Twin, apart, replay_on_cpu, twin
 from narl.bilevel import StepReport, hypergradient
 from narl.errors import NonFiniteError, OptionError
 from narl.train.engine.captured import CapturedEngine
+from narl.train.engine.culprits import OfOne
 from narl.train.engine.joint import Joint
 from narl.train.engine.seats import Seat
 from narl.train.engine.stack import Stack
@@ -225,17 +226,72 @@ def test_without_a_gpu_each_makes_its_own_step(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.usefixtures("replaying")
-def test_what_is_not_finite_is_told_to_all() -> None:
+def test_what_is_not_finite_is_said_to_be_whose() -> None:
     trainings = some(MIXES["always"])
     stack = Stack()
     seats = seats_of(stack, trainings)
-    batches = [one.batches[0] for one in trainings]
-    stack.step(seats, batches)
-    x, y, ids = batches[1]
-    stack.step(seats, [batches[0], (torch.full_like(x, torch.inf), y, ids)])
+    stack.step(seats, [one.batches[0] for one in trainings])
+    x, y, ids = trainings[1].batches[1]
+    stack.step(seats, [trainings[0].batches[1], (torch.full_like(x, torch.inf), y, ids)])
+    for number in (2, 3):  # nobody looks at every step
+        stack.step(seats, [one.batches[number] for one in trainings])
     for seat in seats:
-        with pytest.raises(NonFiniteError, match="not finite"):
+        with pytest.raises(OfOne, match="training diverged") as found:
             seat.check()
+        assert type(found.value.error) is NonFiniteError
+        assert found.value.steps == {seats[1]: 2}
+    with pytest.raises(OfOne) as found:  # a smaller batch would be a step as written
+        stack.step(seats, [(x[:5], y[:5], ids[:5])] * 2)
+    assert found.value.steps == {seats[1]: 2}
+    stack.reset()
+    stack.check()
+
+
+def _linear() -> nn.Module:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * SIDE * SIDE, CLASSES))
+    for weights in model.parameters():
+        nn.init.normal_(weights, std=0.01, generator=torch.Generator().manual_seed(0))
+    return model
+
+
+@pytest.mark.usefixtures("replaying")
+@pytest.mark.parametrize("known", [True, False])
+def test_a_gradient_that_overflows_though_the_loss_does_not(known: bool) -> None:
+    trainings = [twin(name, model=_linear()) for name in ("CE", "GCE", "CE")]
+    stack = Stack()
+    seats = seats_of(stack, trainings)
+    stack.step(seats, [one.batches[0] for one in trainings])
+    batches = [one.batches[1] for one in trainings]
+    x, y, ids = batches[2]
+    stack.step(seats, [*batches[:2], (x * 1e22, y, ids)])
+    if not known:  # what was seen since was harmless
+        stack.step(seats, [one.batches[2] for one in trainings])
+    with pytest.raises(OfOne) as found:
+        stack.check()
+    assert found.value.steps == ({seats[2]: 2} if known else dict.fromkeys(seats, 2))
+
+
+def test_without_a_gpu_the_one_whose_step_it_is() -> None:
+    trainings = some(MIXES["fixed"], model="convnet")
+    stack = Stack()
+    seats = [stack.seat("auto", s.method, s.model, s.optimizer, s.clean, rows=ROWS, steps=12) for s in trainings]
+    stack.step(seats, [one.batches[0] for one in trainings])
+    batches = [one.batches[1] for one in trainings]
+    x, y, ids = batches[3]
+    with pytest.raises(OfOne, match="NaN or infinity") as found:
+        stack.step(seats, [*batches[:3], (x * torch.inf, y, ids), *batches[4:]])
+    assert found.value.steps == {seats[3]: 2}
+
+
+def test_of_those_that_learn_together() -> None:
+    trainings = some(MIXES["always"][:1] * 2)
+    stack = Stack(shared=True)
+    seats = [stack.seat("auto", s.method, s.model, s.optimizer, s.clean, rows=ROWS, steps=12) for s in trainings]
+    x, y, ids = trainings[1].batches[0]
+    with pytest.raises(OfOne) as found:
+        stack.step(seats, [trainings[0].batches[0], (x * torch.inf, y, ids)])
+    assert found.value.steps == {seats[1]: 1}
+    assert str(found.value.named("second")).startswith("second: ")
 
 
 def test_what_cannot_be_stacked_is_said() -> None:

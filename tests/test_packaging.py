@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 import narl
 
@@ -89,12 +91,42 @@ def test_every_extra_is_tried_alone_or_said_why_not(project: dict[str, Any]) -> 
     assert "``vision`` is not tried" in (check.__doc__ or "")
 
 
+# What an extra brings for others to use.
+FOR_OTHERS = {"accelerate": "transformers' Trainer", "torchvision": "timm", "pandas": "data frames that people give"}
+CALLED = {"scikit-learn": "sklearn", "pillow": "PIL", "pyyaml": "yaml"}
+
+
+def test_what_is_installed_is_used(project: dict[str, Any]) -> None:
+    about = project["project"]
+    extras = about["optional-dependencies"]
+    wanted = [*about["dependencies"], *(one for name in extras if name not in ("dev", "docs") for one in extras[name])]
+    code = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    for name in (Requirement(one).name for one in wanted):
+        if name not in FOR_OTHERS:
+            assert re.search(rf"(import|from) {CALLED.get(name, name)}\b|\"{name}\"", code), name
+
+
+BELOW_3_11 = {"tomli", "exceptiongroup", "async-timeout", "pytz", "six"}  # nobody needs them later
+
+
+def test_every_supported_python_has_one_version_of_everything(project: dict[str, Any]) -> None:
+    lines = [line.strip() for line in (ROOT / "constraints.txt").read_text().splitlines()]
+    pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    supported = SpecifierSet(project["project"]["requires-python"])
+    for version in ("3.10", "3.11", "3.12", "3.13"):
+        assert version in supported
+        found = [pin.name for pin in pins if pin.marker is None or pin.marker.evaluate({"python_version": version})]
+        assert len(found) == len(set(found)), "two versions of one package"
+        names = {pin.name for pin in pins} - (set() if version == "3.10" else BELOW_3_11)
+        assert set(found) == names, version
+
+
 def test_the_page_says_what_was_seen_of_every_extra() -> None:
     page = (ROOT / "docs" / "versions.md").read_text()
     seen = json.loads((ROOT / "results" / "install.json").read_text())["seen"]
     assert {one["extra"] for one in seen} == {"", *script("install_check").USES}
     for one in seen[1:]:
-        row = rf"^\| `{one['extra']}` \|.*\| {one['packages']} packages, {one['megabytes']} MB \|$"
+        row = rf"^\| `{one['extra']}` \|.*\| {one['packages']} packages?, {one['megabytes']} MB \|$"
         assert re.search(row, page, re.MULTILINE), one["extra"]
     assert f"{seen[0]['packages']} packages and\n{seen[0]['megabytes']:,} MB" in page
 

@@ -19,14 +19,15 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.testing import assert_close
 
 import narl
 from command_line import done, refused
 from made_up_runs import made_up
-from narl import AdjustedLoss, Adjuster
+from narl import AdjustedLoss, Adjuster, losses
 from narl.adjuster import packs, pretrained
 from narl.adjuster.packs import Pack
-from narl.adjuster.turns import in_turn
+from narl.adjuster.turns import after_fixed, in_turn
 from narl.bench import adjusters as learning
 from narl.bench import protocols, releases
 from narl.bench.runs import Run
@@ -120,6 +121,93 @@ def test_order_does_not_matter_and_a_mixture_is_refused() -> None:
         AdjustedLoss([snapshot(0.5), snapshot(None)], [5, 5])
     with pytest.raises(OptionError, match="serves = 'before' is unknown"):
         AdjustedLoss(along(), [5, 5], serves="before")
+
+
+# A beginning with the loss's fixed hyperparameters
+
+
+@given(
+    st.lists(st.sampled_from([0.0, 0.1, 0.25, 1 / 3, 0.5, 0.8, 1.0]), min_size=1, max_size=5, unique=True),
+    st.sampled_from(["from", "until"]),
+    st.floats(0, 1),
+    st.floats(0, 1, exclude_max=True),
+)
+def test_fixed_hyperparameters_first_then_what_has_learned_something(
+    times: list[float], serves: str, start: float, progress: float
+) -> None:
+    begins, serving = after_fixed(*in_turn([snapshot(taken) for taken in times], serves), start)
+    assert begins[0] == 0
+    assert begins == sorted(set(begins))
+    assert len(begins) == len(serving)
+    served = serving[sum(begin <= progress for begin in begins) - 1]
+    usual_begins, usual = in_turn([snapshot(taken) for taken in times], serves)
+    usually = usual[sum(begin <= progress for begin in usual_begins) - 1].taken
+    assert usually is not None
+    later = [one.taken for one in usual if one.taken is not None and one.taken > 0]
+    if progress < start or (start > 0 and not later):
+        assert served.taken is None
+        assert_close(served(LOGITS[:, :2], torch.tensor([0, 1]))["q"], torch.tensor([0.7, 0.7]))
+    elif usually == 0 and start > 0:
+        assert served.taken == min(later), "in place of the untrained one"
+    else:
+        assert served.taken == usually
+
+
+def test_a_criterion_begins_with_fixed_hyperparameters_where_it_is_asked_to() -> None:
+    criterion = AdjustedLoss(along(), [5, 5, 5], total_steps=6, robust_start=0.4)
+    found = [(criterion(LOGITS, LABELS), float(criterion.last.hyperparameters["q"][0])) for _ in range(6)]
+    assert [round(q, 4) for _, q in found] == [0.7, 0.7, 0.7, 0.2, 0.3, 0.3]
+    assert_close(found[0][0], losses.gce(LOGITS, LABELS, 0.7).mean())
+    assert len(AdjustedLoss(along(), [5, 5, 5], robust_start=0.0).snapshots) == 3
+    alone = AdjustedLoss(snapshot(None), [5, 5, 5], robust_start=0.5)
+    assert [q_at(alone, at) for at in (0, 0.49, 0.5, 1)] == [0.7, 0.7, 0.5, 0.5]
+    with pytest.raises(OptionError, match=r"robust_start = 1\.5 is outside \[0, 1\]"):
+        AdjustedLoss(along(), [5, 5], robust_start=1.5)
+
+
+def test_running_margins_are_remembered_from_the_beginning() -> None:
+    criterion = AdjustedLoss(along(margin="running"), [5, 5, 5], robust_start=0.5)
+    criterion(LOGITS, LABELS, progress=0.0, ids=torch.arange(2))
+    running = criterion.at(1).running
+    assert running is not None
+    assert running.table.tolist() == [2.0, -2.0]
+
+
+# Heads that have learned nothing
+
+
+@pytest.mark.parametrize("loss", ["gce", "sl", "polysoft", "js"])
+def test_heads_that_learned_nothing_get_what_the_nearest_one_learned(loss: str) -> None:
+    """Classes of one size are one family: the other heads never see a sample, but would serve on uneven classes."""
+    torch.manual_seed(0)
+    model, adjuster = nn.Linear(3, 2), Adjuster(loss, [5, 5])
+    step = narl.MetaStep(model, torch.optim.SGD(model.parameters(), lr=0.5), adjuster)
+    for _ in range(3):
+        step.step(torch.randn(8, 3), torch.randint(0, 2, (8,)), (torch.randn(8, 3), torch.randint(0, 2, (8,))))
+    before = {name: value.clone() for name, value in adjuster.state_dict().items()}
+    criterion = AdjustedLoss(adjuster, [10, 200, 3000], reduction="none")
+    seen = torch.linspace(-3, 3, 7)
+    for name, values in criterion.at(0).curves(seen).items():
+        assert_close(values, adjuster.curves(seen)[name][:, :1].detach().expand(-1, 3))
+    assert all(torch.equal(value, before[name]) for name, value in adjuster.state_dict().items()), "it is copied"
+
+
+def test_heads_that_learned_stay() -> None:
+    adjuster = Adjuster("gce", [5, 5], hidden=1)
+    for weights, expected in (
+        ([0, 0, 0], [0, 0, 0]),
+        ([0, 4, 2], [4, 4, 2]),
+        ([0, 0, 2], [2, 2, 2]),
+        ([1, 0, 3], [1, 1, 3]),
+    ):
+        adjuster.heads.weight.data[:, 0] = torch.tensor(weights, dtype=torch.float32)
+        adjuster.heads.bias.data[:] = torch.tensor(weights, dtype=torch.float32) + 1
+        adjuster.spread()
+        assert adjuster.heads.weight.flatten().tolist() == expected
+        assert adjuster.heads.bias.tolist() == [value + 1 for value in expected]
+
+
+# Files
 
 
 @pytest.mark.parametrize("taken", [None, 0.0, 1 / 3, 1.0])

@@ -219,6 +219,20 @@ def test_phones_and_the_dark(browser: Any, images: Path) -> None:
     assert found.trouble == []
 
 
+def test_charts_keep_their_room_when_the_window_changes(browser: Any, images: Path) -> None:
+    found = opened(browser, images)
+    charts = ("by-class", "confusion", "histogram", "quality")
+    for chart in charts:
+        found.see(chart)
+    found.tab.set_viewport_size({"width": 700, "height": 900})
+    for chart in charts:
+        box, plot = f"document.querySelector('#{chart}')", f"document.querySelector('#{chart} .main-svg')"
+        found.until(f"{plot}.clientWidth === {box}.clientWidth && {box}.clientWidth > 600")  # drawn anew
+        found.until(f"{plot}.clientHeight <= {box}.clientHeight")
+    found.tab.context.close()
+    assert found.trouble == []
+
+
 def test_one_class_pair_nothing_flagged_no_truth(browser: Any, tmp_path: Path) -> None:
     verdicts, _ = made_up(30, ("yes", "no"), rate=0.0)
     path = tmp_path / "report.html"

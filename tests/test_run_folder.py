@@ -144,6 +144,17 @@ def test_a_read_only_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         created(tmp_path / "run")
 
 
+def test_a_place_that_cannot_be_written_is_refused_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RunFolderError, match=r"file in the way; choose another path"):
+        RunFolder.check_new(tmp_path / "file" / "a" / "run")
+    RunFolder.check_new(tmp_path / "a" / "b")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(RunFolderError, match="may not be written; choose another --out"):
+        RunFolder.check_new(tmp_path / "a" / "b")
+    assert not (tmp_path / "a").exists()
+
+
 @pytest.mark.parametrize("call", ["open", "fsync", "replace", "write"])
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EIO])
 def test_a_failing_creation_can_be_repeated(
@@ -396,6 +407,16 @@ def test_a_run_that_cannot_be_written_is_still_read(run: RunFolder, monkeypatch:
     assert RunFolder.open(run.path).metrics() == [metrics_of(1)]
     with pytest.raises(RunFolderError, match="Read-only file system; allow writing there"), run.lock():
         pass
+
+
+def test_results_without_their_configuration_are_not_taken_for_a_run_that_never_began(tmp_path: Path) -> None:
+    run = created(tmp_path / "run")
+    run.append_metrics(metrics_of(1))
+    (run.path / "config.json").unlink()
+    for use in (RunFolder.open, created, RunFolder.check_new):
+        with pytest.raises(RunFolderError, match=r"not its config\.json: put that back"):
+            use(run.path)
+    assert (run.path / "metrics.jsonl").exists()
 
 
 # Kills

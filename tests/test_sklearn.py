@@ -331,6 +331,8 @@ class TestMistakes:
             ({"clean": (np.ones((3, 8)), ["ant", "bee", "cow"])}, LabelError, "'cow', which is none of the classes"),
             ({"clean": (np.ones((3, 7)), ["ant", "bee", "cat"])}, DataError, "do not fit X"),
             ({"clean": (np.ones((4, 8)), ["ant", "bee", "cat"])}, DataError, "4 samples and 3 labels"),
+            ({"y": ["ant", None] * 200}, LabelError, r"no label in 200 of 400 rows \(counted from 0: 1, …\)"),
+            ({"X": np.full((400, 2), "red", dtype=object)}, DataError, r"'red': .*give pandas.DataFrame\(X\)"),
             ({"sample_weight": -np.ones(400)}, OptionError, "negative"),
             ({"sample_weight": np.ones(4)}, OptionError, "4 numbers for 400 samples"),
         ],

@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 import narl
-from methods_problem import built, setting_of
+from methods_problem import built, interrupted, setting_of
 from narl import errors, losses
 from narl.adjuster.families import uneven
 from narl.bilevel.clean_losses import CLEAN_LOSSES, absolute_error, cross_entropy
 from narl.train import methods
-from narl.train.methods.meta import auto_beginning
+from narl.train.methods.meta import auto_beginning, by_heart
 
 ADJUSTABLE = [name for name in losses.names() if losses.get(name).hyperparameters]
 SHORT, LONG = 600, 30_000
@@ -206,8 +206,47 @@ def test_a_short_run_on_a_table_begins_robust_and_engines_leave_its_steps_as_the
     assert method_of(total_steps=SHORT, kind="table", robust_start=0.0, clean_loss="ce").move() is not None
 
 
+# Losses that were learned elsewhere
+
+
+@given(st.sampled_from([None, "image", "text", "table"]), st.integers(1, 50_000), st.none() | st.integers(1, 300))
+def test_tables_are_known_by_heart_however_many_steps_there_are(
+    kind: str | None, rows: int, epochs: int | None
+) -> None:
+    often = kind == "table" and epochs is not None and epochs >= 8 and 800 * epochs >= rows
+    assert by_heart(kind, rows, epochs) == often
+    if auto_beginning(kind, 1, rows, epochs)["robust_start"]:
+        assert often
+
+
+@pytest.mark.parametrize("total_steps", [9, LONG])
+def test_a_transferred_loss_begins_with_fixed_hyperparameters_on_such_tables(total_steps: int) -> None:
+    def q_of(step: int, kind: str | None = "table", **options: Any) -> float:
+        setting = setting_of(total_steps=total_steps, kind=kind, epochs=30)
+        method: Any = built("T-GCE", setting, **options)
+        method.steps = step
+        logits, y, ids = torch.tensor([[3.0, 0, 0], [3.0, 0, 0]]), torch.tensor([0, 1]), torch.arange(2)
+        return float(method.observe(logits, y, ids)[0]["q"][1])
+
+    third, default = total_steps // 3, pytest.approx(0.7)
+    assert [q_of(step) == default for step in (0, third - 1, third)] == [True, True, False]
+    assert q_of(third) == q_of(third, robust_start=0.0) == q_of(third, kind="image")
+    assert q_of(0, robust_start=0.0) == q_of(0, kind="image") == q_of(0, kind=None) != default
+    assert q_of(total_steps - 1, robust_start=1.0) == default
+
+
+def test_such_a_run_is_resumed_in_its_beginning_and_after() -> None:
+    def make() -> tuple[Any, Any]:
+        setting = setting_of(kind="table", epochs=30)
+        return setting, built("T-GCE", setting)
+
+    for stop in (2, 5):
+        interrupted(make, stop, 8)
+
+
 def test_the_options_are_those_of_adjusted_losses_alone() -> None:
     new = {"clean_loss", "robust_start", "merge_even"}
+    assert new & set(methods.get("T-SL").options) == {"robust_start"}
     assert new <= set(methods.get("A-SL").options)
     assert not new & set(methods.get("MW-Net").options)
     with pytest.raises(errors.OptionError, match="clean_loss"):

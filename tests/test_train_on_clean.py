@@ -126,7 +126,7 @@ def test_test_samples_are_refused_as_ever() -> None:
             _, sets = sets_of(data, clean, 0.0, test=f"{folder}/test.npz", overlap="refuse")
         _, sets = sets_of(data, clean, 0.0, test=f"{folder}/test.npz", overlap="drop")
     assert len(sets.train) == 29 + 14
-    assert "10 training samples are also clean ones: their checked labels count" in sets.notes
+    assert "training samples that are also clean ones: 10; their checked labels count" in sets.notes
 
 
 def test_an_answer_that_errs_counts_as_a_wrong_label() -> None:

@@ -131,6 +131,7 @@ def method(
     dtype: str = "float32",
     kind: str = "layers",
     clean: int | None = 7,
+    trusted: int = 0,
     **options: Any,
 ) -> dict[str, Any]:
     """Thirty steps of a method, each process with its share of every batch."""
@@ -152,6 +153,7 @@ def method(
         num_samples=SAMPLES,
         generator=torch.Generator().manual_seed(5),
         processes=processes,
+        trusted=torch.arange(SAMPLES) < trusted if trusted else None,
     )
     spec = methods.get(name)
     if spec.needs_adjuster:

@@ -127,5 +127,5 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """
     names = sorted(known)
     spelling = {known_name.lower(): known_name for known_name in names}
-    close = [spelling[found] for found in difflib.get_close_matches(name.lower(), spelling, n=1, cutoff=0.5)]
+    close = [spelling[found] for found in difflib.get_close_matches(name.lower(), spelling, n=1, cutoff=0.6)]
     return f"did you mean {close[0]!r}? Known: {', '.join(names)}" if close else f"known: {', '.join(names)}"

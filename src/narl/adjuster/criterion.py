@@ -15,7 +15,7 @@ from narl.adjuster.families import Counts
 from narl.adjuster.last_batch import LastBatch
 from narl.adjuster.margins import RunningMargin, margin
 from narl.adjuster.network import Adjuster
-from narl.adjuster.turns import in_turn
+from narl.adjuster.turns import after_fixed, in_turn
 from narl.checks import warn_of_probabilities
 from narl.errors import OptionError
 
@@ -52,6 +52,9 @@ class AdjustedLoss(nn.Module):
             says its ``progress``.
         serves: ``"from"`` the time on at which a snapshot was taken, or, as in the paper, ``"until"`` then.
         margin: ``"latest"`` or ``"running"``, whatever the adjusters were learned with; None: as they were.
+        robust_start: share of the training with the loss's fixed hyperparameters, in place of the snapshot of before
+            its own training, which has learned nothing. 1/3 for data that a network knows by heart before the next
+            snapshot serves, such as tables of some thousand rows; T-* methods see to that by themselves.
 
     Example:
         >>> import torch
@@ -77,6 +80,7 @@ class AdjustedLoss(nn.Module):
         *,
         serves: str = "from",
         margin: str | None = None,
+        robust_start: float = 0.0,
     ) -> None:
         super().__init__()
         given = [adjusters] if isinstance(adjusters, Adjuster) else list(adjusters)
@@ -102,8 +106,8 @@ class AdjustedLoss(nn.Module):
             )
         if margin not in (None, "latest", "running"):
             raise OptionError(f"margin = {margin!r} is unknown: use 'latest', 'running', or None: as it was learned")
-        begins, serving = in_turn(given, serves)
-        snapshots = [copy.deepcopy(adjuster).refit(class_counts).requires_grad_(False) for adjuster in serving]
+        begins, serving = after_fixed(*in_turn(given, serves), robust_start)
+        snapshots = [copy.deepcopy(adjuster).spread().refit(class_counts).requires_grad_(False) for adjuster in serving]
         if margin is not None and snapshots[0].remembers != (margin == "running"):
             snapshots[0].running = RunningMargin() if margin == "running" else None
         self._begins = begins
@@ -237,6 +241,7 @@ class AdjustedLoss(nn.Module):
         reduction: str = "mean",
         serves: str = "from",
         margin: str | None = "latest",
+        robust_start: float = 0.0,
         sha256: str | None = None,
     ) -> AdjustedLoss:
         """The criterion of an adjuster that was learned before: one that narl ships, a file, or one of the hub.
@@ -251,6 +256,7 @@ class AdjustedLoss(nn.Module):
             serves: see :class:`AdjustedLoss`.
             margin: ``"latest"``, for which no call has to name its samples; ``"running"``, for which each does with
                 ``ids``; None: as it was learned.
+            robust_start: see :class:`AdjustedLoss`.
             sha256: what the file must have, of one that comes from elsewhere; shipped ones are always checked.
 
         Returns:
@@ -272,7 +278,9 @@ class AdjustedLoss(nn.Module):
         from narl.adjuster.pretrained import open_pack
 
         snapshots = open_pack(name, sha256=sha256, bare=True).snapshots
-        return cls(snapshots, class_counts, reduction, total_steps, serves=serves, margin=margin)
+        return cls(
+            snapshots, class_counts, reduction, total_steps, serves=serves, margin=margin, robust_start=robust_start
+        )
 
     def get_extra_state(self) -> Tensor:
         """The count, for ``state_dict``."""

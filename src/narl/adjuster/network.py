@@ -129,6 +129,29 @@ class Adjuster(nn.Module):
         self._level({name: min(max(share, _END), 1 - _END) for name, share in shares.items()})
         return self
 
+    @torch.no_grad()
+    def spread(self) -> Adjuster:
+        """Give heads that have learned nothing what the nearest one that has has learned.
+
+        Where all classes had the same size there was one family, and the heads of the others are as they began. On data
+        whose classes differ in size they would serve all the same.
+
+        Returns:
+            The adjuster itself.
+
+        Example:
+            >>> adjuster = Adjuster("gce", [10, 10], families=2, hidden=1)
+            >>> adjuster.heads.weight.data[0] = 3.0  # as if it had been trained: there is one family
+            >>> adjuster.spread().heads.weight.flatten().tolist()
+            [3.0, 3.0]
+        """
+        weight, bias = (part.view(self.num_families, len(self.spans), -1) for part in self.heads.parameters())
+        learned = weight.flatten(1).any(dim=1).nonzero().flatten().tolist()  # a head begins with zeros
+        for head in range(self.num_families) if learned else ():
+            nearest_one = min(learned, key=lambda other: abs(other - head))
+            weight[head], bias[head] = weight[nearest_one], bias[nearest_one]
+        return self
+
     def _level(self, shares: Mapping[str, float]) -> None:
         """Have the heads give these shares of the spans, whatever the margin."""
         nn.init.zeros_(self.heads.weight)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 from narl.adjuster.network import Adjuster
@@ -41,3 +42,38 @@ def in_turn(given: Sequence[Adjuster], serves: str) -> tuple[list[float], list[A
     ends = [*begins[1:], 1.0]
     kept = [number for number in range(len(order)) if begins[number] < ends[number]]
     return [begins[number] for number in kept] or [0.0], [order[number] for number in kept] or order[-1:]
+
+
+def after_fixed(
+    begins: Sequence[float], serving: Sequence[Adjuster], robust_start: float
+) -> tuple[list[float], list[Adjuster]]:
+    """The same turns behind a beginning with the loss's fixed hyperparameters, given by an adjuster of its own.
+
+    That beginning stands in for a snapshot of before its training, which has learned nothing: there what serves next
+    follows at once.
+
+    Args:
+        begins: when each snapshot begins to serve, as :func:`in_turn` gives it.
+        serving: the snapshots.
+        robust_start: share of the training, from 0, at which nothing changes, to 1.
+
+    Example:
+        >>> snapshots = [Adjuster("gce", [5, 5]) for _ in range(4)]
+        >>> for number, snapshot in enumerate(snapshots):
+        ...     snapshot.taken = number / 3
+        >>> begins, serving = after_fixed(*in_turn(snapshots, "from"), robust_start=0.2)
+        >>> [round(begin, 2) for begin in begins], [snapshot.taken for snapshot in serving[:2]]
+        ([0.0, 0.2, 0.67], [None, 0.3333333333333333])
+    """
+    if not 0 <= robust_start <= 1:
+        raise OptionError(f"robust_start = {robust_start} is outside [0, 1]: give a share of the training")
+    if robust_start == 0:
+        return list(begins), list(serving)
+    fixed = copy.deepcopy(serving[0]).begin_at()
+    fixed.taken = None
+    turns = [turn for turn in zip(begins, serving, strict=True) if turn[1].taken != 0]
+    if robust_start == 1 or not turns:
+        return [0.0], [fixed]
+    last_before = max((number for number, (begin, _) in enumerate(turns) if begin <= robust_start), default=0)
+    rest = turns[last_before:]
+    return [0.0, robust_start, *(begin for begin, _ in rest[1:])], [fixed, *(snapshot for _, snapshot in rest)]

@@ -107,7 +107,7 @@ def assign(
         ([2, 2], [1, 1])
     """
     if folds < 2:
-        raise OptionError(f"{folds} folds leave nothing to train on: give 2 or more, such as 5")
+        raise OptionError(f"folds = {folds} leaves nothing to train on: give 2 or more, such as 5")
     if folds > len(labels):
         raise OptionError(f"{folds} folds are more than the {len(labels)} samples: give fewer, such as 5")
     order = np.random.default_rng([seed, *b"folds"]).permutation(len(labels))

@@ -35,7 +35,7 @@ def judge(
         given: their labels, ``(N,)``.
         class_names: of the c classes.
         family: task families of the labels, ``(N,)``; None: there are none.
-        clean: to calibrate with.
+        clean: to calibrate with, and to see how often right labels are contradicted.
     """
     num_classes = len(class_names)
     cut = threshold(evidence.support)
@@ -43,9 +43,11 @@ def judge(
     wrong = score < 0.5
     noise = estimate(score, wrong, given, evidence.rival, num_classes)
     probability: Numbers | None = None
+    contradicted: float | None = None
     if clean is not None and len(clean[1]):
         shares = priors(wrong, given, evidence.rival, num_classes)
         probability = calibrated(score, noise.matrix, shares, *clean)
+        contradicted = float((clean[0].argmax(axis=1) != clean[1]).mean())
     doubt = 1 - score if probability is None else probability
     return Verdicts(
         ids=ids,
@@ -59,4 +61,5 @@ def judge(
         family=np.full(len(given), -1, dtype=np.int64) if family is None else family,
         class_names=class_names,
         noise=noise,
+        contradicted=contradicted,
     )

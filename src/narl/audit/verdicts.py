@@ -14,6 +14,8 @@ Numbers = NDArray[np.float64]
 Classes = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
+_OF_ALL = ("class_names", "noise", "contradicted")  # the other parts of an audit have an entry a sample
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -61,6 +63,8 @@ class Verdicts:
         family: task family of the given label's class; −1 where the method has none.
         class_names: of the classes, in order.
         noise: how much of it there is in all.
+        contradicted: share of the clean labels, which are right, that the classifier contradicts all the same; None
+            without a clean set.
 
     Example:
         >>> sure = np.eye(2)
@@ -84,10 +88,11 @@ class Verdicts:
     family: Classes
     class_names: tuple[str, ...]
     noise: NoiseEstimate
+    contradicted: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse parts that don't fit together."""
-        columns = (entry.name for entry in fields(self) if entry.name not in ("class_names", "noise"))
+        columns = (entry.name for entry in fields(self) if entry.name not in _OF_ALL)
         lengths = {name: len(getattr(self, name)) for name in columns if getattr(self, name) is not None}
         if len(set(lengths.values())) > 1:
             shown = ", ".join(f"{count} {name}" for name, count in lengths.items())

@@ -60,6 +60,7 @@ def account(cell: Cell, plan: Plan, folder: Path, asked: dict[str, Any]) -> Run:
         asked=asked,
         settings={
             **{name: getattr(plan.recipe, name) for name in _DECIDED},
+            **({} if plan.recipe.clean_share is None else {"clean_share": plan.recipe.clean_share}),
             "milestones": list(plan.settings.milestones),
             "augment": plan.recipe.augment,
             "options": _options(plan),

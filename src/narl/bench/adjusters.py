@@ -18,7 +18,7 @@ from narl.bench import work
 from narl.bench.cells import Cell
 from narl.bench.protocol import Protocol
 from narl.bench.runs import Run
-from narl.bench.stopping import Asked, Latch
+from narl.bench.stopping import Asked, Latch, Located
 from narl.bench.work import Place
 from narl.errors import OptionError
 from narl.train.adjusters import load_adjusters, numbered
@@ -66,8 +66,9 @@ def learn(cells: Mapping[Cell, Protocol], place: Place, asked: Asked) -> list[Ru
             _reopen(cell, place)
     until = work.common_checkpoint([place.work / cell.slug for cell in cells]) or (0, 0)
     stack, latch, kept = Stack(shared=True), Latch(asked), replace(place, discard=False)
-    courses = [work.training(cell, table, kept, latch, stack, until) for cell, table in cells.items()]
-    return driven_as_one(courses, stack, latch.look)
+    seen = [Located(cell.slug, latch) for cell in cells]
+    courses = [work.training(*pair, kept, one, stack, until) for pair, one in zip(cells.items(), seen, strict=True)]
+    return driven_as_one(courses, stack, [one.at for one in seen], latch.look)
 
 
 def _reopen(cell: Cell, place: Place) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from narl.bench import audits
@@ -134,7 +135,10 @@ def tables(found: Sequence[Row]) -> list[Table]:
     for row in found:
         if row["rate"] > 0:
             groups.setdefault((row["data"], row["model"], row["schedule"]), []).append(row)
-    return [*(_table(*group, of_group) for group, of_group in groups.items()), *averages(found), *estimates(found)]
+    of_data = [_table(*group, of_group) for group, of_group in groups.items()]
+    if of_data:
+        of_data[0] = replace(of_data[0], notes=(*of_data[0].notes, _HOW_TO_READ))
+    return [*of_data, *averages(found), *estimates(found)]
 
 
 def _table(data: str, model: str, schedule: str, found: Sequence[Row]) -> Table:
@@ -192,7 +196,7 @@ def _verdict(row: Row) -> str:
     return f"{row['method']}: {'all goals reached' if not missed else 'not reached: ' + ', '.join(missed)}."
 
 
-HOW_TO_READ = (
+_HOW_TO_READ = (
     "F1: of the labels held for wrong. P@k, P@100: share of wrong labels among the k most suspicious (k: as many as "
     "are wrong) and the first hundred. Labels right: % of all labels once suggestions are taken over where a label is "
     "held for wrong; of the wrong: of those that were wrong before. ECE: calibration error of the probability, * of "

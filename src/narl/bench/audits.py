@@ -22,7 +22,6 @@ from narl.train.record import SampleRecord
 from narl.train.run_folder import RunFolder
 
 METHODS = ("CE", "GCE", "A-GCE")
-FOLDS = 4
 FIRST_SEED = 1  # seed 0 of the tables and texts chose the score
 _LONG = {name: Schedule(120, (80, 100)) for name in ("CIFAR-10", "CIFAR-10N")}
 

@@ -23,7 +23,8 @@ def rows(found: Iterable[Run]) -> list[Row]:
     Returns:
         ``data``, ``method``, ``order`` (None with no answer), ``reviewed`` (how many were asked for), ``answers`` (how
         many there were on average: a few more where a class was missing), ``trained`` (how many training samples on
-        average, answered ones among them), ``accuracy`` and ``accuracy_std`` (on the test set, %, mean of the last five
+        average, answered ones among them), ``clean_share`` (what the answered ones are of every batch, on average; None
+        where that was not said), ``accuracy`` and ``accuracy_std`` (on the test set, %, mean of the last five
         epochs over seeds), ``gain`` and ``gain_std`` (over the same number at random, of the same seed), ``seeds``,
         ``model``.
 
@@ -71,6 +72,7 @@ def _row(found: Sequence[Run], groups: dict[tuple[Any, ...], list[Run]]) -> Row:
         "reviewed": count,
         "answers": round(statistics.mean(answered), 1),
         "trained": round(statistics.mean(run.settings.get("train_samples", 0) for run in found), 1),
+        "clean_share": _share(found),
         "accuracy": mean,
         "accuracy_std": std,
         "gain": gain,
@@ -81,6 +83,11 @@ def _row(found: Sequence[Run], groups: dict[tuple[Any, ...], list[Run]]) -> Row:
         "schedule": cell.schedule,
         "environment": found[0].environment,
     }
+
+
+def _share(found: Sequence[Run]) -> float | None:
+    shares = [run.settings["clean_share"] for run in found if "clean_share" in run.settings]
+    return round(statistics.mean(shares), 3) if shares else None
 
 
 def tables(found: Sequence[Row]) -> list[Table]:
@@ -116,6 +123,9 @@ def _table(data: str, model: str, schedule: str, found: Sequence[Row]) -> Table:
         f"the same seed. 0: {reviewing.FIRST} without a clean set; else {reviewing.NEXT}, which learns from the "
         f"answers and is {'not' if apart else 'also'} trained on them. {reviewing.MISTAKES:.0%} of the answers err."
     )
+    shares = {row["clean_share"] for row in found} - {None}
+    if shares:
+        note += f" They are {min(shares):.0%} to {max(shares):.0%} of every batch."
     if any(method == reviewing.ALONE for method, _ in ways):
         note += f" Alone: {reviewing.ALONE} on the answered samples and nothing else."
     title = f"Answers of a simulated reviewer{', not trained on' if apart else ''}: {data}, {model_title(model)}"

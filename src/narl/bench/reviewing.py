@@ -131,7 +131,7 @@ def answers_alone(plan: Plan) -> Plan:
     """The plan, trained on its clean samples and on nothing else."""
     sets = plan.sets
     answered = sets.train.take(np.flatnonzero(np.isin(sets.train.ids, np.array(sets.checked))))
-    return replace(plan, sets=replace(sets, train=answered))
+    return replace(plan, recipe=replace(plan.recipe, clean_share=None), sets=replace(sets, train=answered))
 
 
 def answered(cell: Cell, work: Path) -> Path:

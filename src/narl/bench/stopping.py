@@ -62,3 +62,37 @@ class Latch(Asked):
     def look(self) -> None:
         """See whether somebody asked."""
         self.stop = self._asked.stop
+
+
+@final
+class Located(Asked):
+    """An observer of one training among several, that knows how far it was when it began.
+
+    Args:
+        name: of the training.
+        asked: whom somebody may ask to stop.
+
+    Example:
+        >>> located = Located("digits/a-gce-seed0", Asked())
+        >>> located.begin("A-GCE", epochs=3, steps=10, done=20)
+        >>> located.at(5)
+        'digits/a-gce-seed0, epoch 3, step 5 of 10'
+    """
+
+    def __init__(self, name: str, asked: Asked) -> None:
+        super().__init__()
+        self._name, self._asked = name, asked
+        self._steps, self._done = 0, 0
+
+    def wants_stop(self) -> bool:
+        """Whether somebody asked."""
+        return self._asked.wants_stop()
+
+    def begin(self, title: str, epochs: int, steps: int, done: int) -> None:
+        """Remember where it begins."""
+        self._steps, self._done = steps, done
+
+    def at(self, step: int) -> str:
+        """Where the training was at a step, counted from 1 since it began or went on."""
+        epoch, of_epoch = divmod(self._done + step - 1, self._steps)
+        return f"{self._name}, epoch {epoch + 1}, step {of_epoch + 1} of {self._steps}"

@@ -17,7 +17,7 @@ from narl.bench.noise_labels import labels_of
 from narl.bench.own_papers import hyperparameters
 from narl.bench.protocol import BY_KIND, Protocol, import_modules
 from narl.bench.runs import Run
-from narl.bench.stopping import Asked, Latch
+from narl.bench.stopping import Asked, Latch, Located
 from narl.errors import OptionError, RunFolderError, UnknownNameError
 from narl.train import methods, session
 from narl.train.adjusters import digest_of, load_adjusters, without_clean
@@ -141,7 +141,7 @@ def _clean(cell: Cell, protocol: Protocol, place: Place) -> str:
 def asked_of(cell: Cell, protocol: Protocol) -> dict[str, Any]:
     """What a table asks of a cell beyond its name, as plain values: a result that was asked for otherwise is stale."""
     schedule = protocol.schedule(cell.schedule, cell.task.dataset, cell.method)
-    published = {} if protocol.own or cell.tune else hyperparameters(cell.method, cell.task)
+    published = {} if protocol.own or cell.tune else hyperparameters(cell.method, cell.task, schedule.epochs)
     options = {**published, **dict(cell.options)}
     defaults = methods.get(cell.method).checked({})
     asked = {"clean": protocol.clean, "training": _training(cell, protocol), "options": options, "defaults": defaults}
@@ -233,8 +233,9 @@ def train_as_one(cells: Mapping[Cell, Protocol], place: Place, asked: Asked) -> 
     """
     stack, latch = Stack(), Latch(asked)
     until = common_checkpoint([place.work / cell.slug for cell in cells if not cell.result(place.results).exists()])
-    courses = [training(cell, protocol, place, latch, stack, until) for cell, protocol in cells.items()]
-    return driven_as_one(courses, stack, latch.look)
+    seen = [Located(cell.slug, latch) for cell in cells]
+    courses = [training(*pair, place, one, stack, until) for pair, one in zip(cells.items(), seen, strict=True)]
+    return driven_as_one(courses, stack, [one.at for one in seen], latch.look)
 
 
 def common_checkpoint(folders: Sequence[Path]) -> tuple[int, int] | None:

@@ -2,6 +2,7 @@
 
 from narl.bilevel.hypergradient import Objective, hypergradient
 from narl.bilevel.processes import Processes
-from narl.bilevel.step import MetaStep, StepReport
+from narl.bilevel.reports import StepReport
+from narl.bilevel.step import MetaStep
 
 __all__ = ["MetaStep", "Objective", "Processes", "StepReport", "hypergradient"]

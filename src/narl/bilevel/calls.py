@@ -136,10 +136,6 @@ class RandomState:
         used = {p.device.index for p in model.parameters() if p.device.type == "cuda"}
         return cls(torch.get_rng_state(), {index: torch.cuda.get_rng_state(index) for index in sorted(used)})
 
-    def has_moved(self) -> bool:
-        """Whether anyone has drawn random numbers on the host since."""
-        return not torch.equal(torch.get_rng_state(), self.host)
-
     @contextlib.contextmanager
     def replayed(self) -> Iterator[None]:
         """Inside, the generators give these numbers again; afterwards they go on as if nothing had been drawn."""

@@ -7,13 +7,16 @@ the derivative of the step by the gradient, ``-∂w̃/∂g``: a number or, eleme
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from narl.errors import OptimizerError, OptionError
+
+if TYPE_CHECKING:
+    from narl.bilevel.hypergradient import Objective
 
 Rule = Callable[[Tensor, Tensor, Mapping[str, Any], Mapping[str, Any]], tuple[Tensor, Tensor | float]]
 
@@ -111,6 +114,34 @@ def trained_parameters(model: nn.Module, optimizer: Optimizer) -> dict[str, nn.P
     if not trained:
         raise OptimizerError("the optimiser holds no parameter that requires a gradient: nothing would be trained")
     return trained
+
+
+def optimizer_of(adjuster: Objective, given: Optimizer | None) -> Optimizer:
+    """What moves an adjuster.
+
+    Args:
+        adjuster: with parameters, of which some require a gradient.
+        given: an optimiser of them; None: Adam with learning rate 1e-3 and weight decay 1e-4.
+    """
+    learned = [parameter for parameter in adjuster.parameters() if parameter.requires_grad]
+    if not learned:
+        raise OptionError(
+            f"{type(adjuster).__name__} has no parameter that requires a gradient, so there is nothing to learn: "
+            "call its requires_grad_(), or use narl.AdjustedLoss for an adjuster that stays as it is"
+        )
+    if given is None:
+        return Adam(learned, lr=1e-3, weight_decay=1e-4)
+    if not isinstance(given, Optimizer):
+        raise OptionError(
+            f"adjuster_optimizer is a {type(given).__name__}: give an optimiser, "
+            "such as torch.optim.Adam(adjuster.parameters(), lr=1e-2, weight_decay=1e-4)"
+        )
+    held = {parameter for group in given.param_groups for parameter in group["params"]}
+    if not held <= set(adjuster.parameters()):
+        raise OptimizerError(
+            "adjuster_optimizer holds parameters that are not the adjuster's: build it from adjuster.parameters()"
+        )
+    return given
 
 
 def fill_state(optimizer: Optimizer) -> None:

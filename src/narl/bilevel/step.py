@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
-from torch.optim import Adam, Optimizer
+from torch.optim import Optimizer
 
 from narl.bilevel.calls import Inputs, restore, snapshot, substituted, uncompiled
 from narl.bilevel.clean_losses import clean_loss_of
@@ -23,41 +22,17 @@ from narl.bilevel.hypergradient import (
     meta_gradient,
     with_slope,
 )
-from narl.bilevel.optimizers import load_state, rule_of, trained_parameters
+from narl.bilevel.optimizers import load_state, optimizer_of, rule_of, trained_parameters
 from narl.bilevel.processes import Processes, bare
 from narl.bilevel.refusals import Noted, refuse_no_labels, refuse_not_finite, refuse_synchronised
+from narl.bilevel.reports import StepReport, observed
 from narl.bilevel.rivals import rivals
 from narl.bilevel.tangents import KINDS, TrainingPass
 from narl.bilevel.turns import Turn, couples, give_gradients, met, take_gradients
 from narl.checks import at_least_float32, check_targets, warn_of_probabilities
-from narl.errors import CleanBatchError, NarlError, OptimizerError, OptionError
+from narl.errors import CleanBatchError, NarlError, OptionError
 
 CleanBatch = Sequence[Any] | Callable[[], Sequence[Any]] | None
-
-
-@dataclass(frozen=True)
-class StepReport:
-    """What happened in one step; tensors without gradient, on the model's device.
-
-    With several processes the losses are those of all of them, the samples' values are of this one's.
-
-    Args:
-        loss: mean training loss, a scalar.
-        meta_loss: mean loss of the clean batch after the virtual step; None in steps without one.
-        hyperparameters: what the adjuster gave the samples, ``(N,)`` each, by name.
-        margins: the samples' margins, ``(N,)``; None for objectives that have none.
-        rivals: the class that stands most against each label, ``(N,)``; None where nobody has looked.
-
-    Example:
-        >>> StepReport(loss=torch.tensor(0.5), meta_loss=None, hyperparameters={}, margins=None).loss
-        tensor(0.5000)
-    """
-
-    loss: Tensor
-    meta_loss: Tensor | None
-    hyperparameters: dict[str, Tensor]
-    margins: Tensor | None
-    rivals: Tensor | None = None
 
 
 @final
@@ -142,7 +117,7 @@ class MetaStep:
         self.model, self.optimizer, self.adjuster = bare(model), optimizer, adjuster
         trained_parameters(self.model, optimizer)
         self.every, self.tangent, self.clip = every, tangent, clip
-        self.adjuster_optimizer = _optimizer_of(adjuster, adjuster_optimizer)
+        self.adjuster_optimizer = optimizer_of(adjuster, adjuster_optimizer)
         self.steps = 0
         self.rule = rule_of(optimizer, virtual)
         self._judged = clean_loss_of(clean_loss)
@@ -380,52 +355,3 @@ class MetaStep:
             )
         checked_clean_batch(batch)
         return batch
-
-
-def observed(
-    objective: Any, logits: Tensor, y: Tensor, ids: Tensor | None, processes: Processes
-) -> tuple[dict[str, Tensor], Tensor | None]:
-    """What an objective makes of a batch, and have it remember the batch, that of all processes.
-
-    Args:
-        objective: with ``observe(logits, targets, ids)``, or there is nothing to observe. One that remembers samples
-            (its ``remembers`` is true) has ``describe``, which is ``observe`` without that, ``measure(margins,
-            logits)``, which gives what it remembers, and ``remember(measured, ids)``.
-        logits: of this process's samples, ``(N, c)``.
-        y: their labels.
-        ids: their ids ``(N,)``.
-        processes: who trains together.
-
-    Returns:
-        Values by name and margins of this process's samples, ``(N,)``.
-    """
-    if not hasattr(objective, "observe"):
-        return {}, None
-    if processes.count == 1 or ids is None or not getattr(objective, "remembers", False):
-        values, margins = objective.observe(logits, y, ids)
-    else:
-        values, margins = objective.describe(logits, y, ids)
-        objective.remember(*processes.gathered(objective.measure(margins, logits), ids))
-    return values, margins
-
-
-def _optimizer_of(adjuster: Objective, given: Optimizer | None) -> Optimizer:
-    learned = [parameter for parameter in adjuster.parameters() if parameter.requires_grad]
-    if not learned:
-        raise OptionError(
-            f"{type(adjuster).__name__} has no parameter that requires a gradient, so there is nothing to learn: "
-            "call its requires_grad_(), or use narl.AdjustedLoss for an adjuster that stays as it is"
-        )
-    if given is None:
-        return Adam(learned, lr=1e-3, weight_decay=1e-4)
-    if not isinstance(given, Optimizer):
-        raise OptionError(
-            f"adjuster_optimizer is a {type(given).__name__}: give an optimiser, "
-            "such as torch.optim.Adam(adjuster.parameters(), lr=1e-2, weight_decay=1e-4)"
-        )
-    held = {parameter for group in given.param_groups for parameter in group["params"]}
-    if not held <= set(adjuster.parameters()):
-        raise OptimizerError(
-            "adjuster_optimizer holds parameters that are not the adjuster's: build it from adjuster.parameters()"
-        )
-    return given

@@ -165,27 +165,38 @@ def _result(run: Path, verdicts: Verdicts, files: dict[str, Path]) -> dict[str, 
         "wrong": int(verdicts.wrong.sum()),
         "noise": {"rate": noise.rate, "low": noise.low, "high": noise.high},
         "calibrated": verdicts.probability is not None,
+        "contradicted": verdicts.contradicted,
         "files": {name: str(path) for name, path in files.items()},
     }
 
 
 def _print(verdicts: Verdicts, table: dict[str, Any], place: Path, names: list[str], run: Path) -> None:
+    from narl.audit.doubts import doubt_of
+
     noise, count = verdicts.noise, int(verdicts.wrong.sum())
     print(
         f"{count:,} of {len(verdicts):,} labels are held for wrong: {noise.rate:.1%}; where doubtful labels are "
         f"counted as right or as wrong, {noise.low:.1%} to {noise.high:.1%}"
     )
+    if (doubt := doubt_of(verdicts)) is not None:
+        print(f"note: {doubt}")
     for line in _confusions(verdicts):
         print(line)
     if count:
         print("\nmost suspicious:")
     for row in range(min(count, _SHOWN)):
         chance = table["probability_wrong"][row]
-        doubt = f"score {table['score'][row]:.3f}" + ("" if chance != chance else f", wrong with {chance:.0%}")
+        doubt = f"score {table['score'][row]:.3f}" + ("" if chance != chance else f", {_likely(chance)} wrong")
         name, given, suggested = (_line(table[key][row]) for key in ("id", "given_label", "suggested_label"))
         print(f"  {name}: {given} -> {suggested}  ({doubt})")
     print(f"\n{place}: {', '.join(names)}")
     print(f"check them in your browser: narl review {run}")
+
+
+def _likely(chance: float) -> str:
+    """A chance in words; nothing is sure to the last digit."""
+    shown = "over 99%" if chance > 0.99 else "under 1%" if chance < 0.01 else f"{chance:.0%}"
+    return f"{shown} likely"
 
 
 def _confusions(verdicts: Verdicts) -> list[str]:

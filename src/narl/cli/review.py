@@ -89,7 +89,10 @@ def review(
         desk.close()
     from narl.audit.review.agreement import read_agreed
 
-    print(f"narl: {read_agreed(run).describe()}", file=sys.stderr)
+    found = read_agreed(run)
+    print(f"narl: {found.describe()}", file=sys.stderr)
+    if found.labels:
+        print(f"train with them: narl train DATA --clean {run} --train-on-clean --out BETTER", file=sys.stderr)
 
 
 def _serve(server: Server, browser: bool) -> None:

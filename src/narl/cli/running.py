@@ -127,15 +127,19 @@ def _plan_lines(plan: Plan, out: Path | None) -> list[str]:
         f"{recipe.method} on {len(sets.train):,} {_WORDS[sets.train.kind]} of {len(sets.train.classes)} classes "
         f"({smallest:,} to {largest:,} a class); {', '.join(extra) or 'no clean and no test samples'}",
         *_column_lines(plan),
-        f"model {settings.model or _default_model(sets.train.kind)}, {plan.parameters:,} parameters; {recipe.epochs} "
-        f"epochs of {plan.steps} steps, batches of {recipe.batch_size}{augment}; {recipe.optimizer} "
-        f"{recipe.learning_rate:g}, {_schedule(plan)}; seed {settings.seed}, {recipe.device}"
-        + ("" if recipe.precision == "float32" else f" in {recipe.precision}"),
+        f"model {settings.model or _default_model(sets.train.kind)}, {plan.parameters:,} parameters; "
+        f"{_counted(recipe.epochs, 'epoch')} of {_counted(plan.steps, 'step')}, batches of {recipe.batch_size}"
+        f"{augment}; {recipe.optimizer} {recipe.learning_rate:g}, {_schedule(plan)}; "
+        f"seed {settings.seed}, {recipe.device}" + ("" if recipe.precision == "float32" else f" in {recipe.precision}"),
         *(f"note: {note}" for note in sets.notes),
     ]
     if out is not None:
         lines.append(f"would be written to {out}")
     return lines
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def _schedule(plan: Plan) -> str:

@@ -42,6 +42,14 @@ def train(
             rich_help_panel=_METHOD,
         ),
     ] = False,
+    clean_share: Annotated[
+        str,
+        typer.Option(
+            help="Share of every batch that these clean samples have, a number between 0 and 1; auto: by how many they "
+            "are and how wrong the given labels are among them.",
+            rich_help_panel=_METHOD,
+        ),
+    ] = "auto",
     method: Annotated[
         str | None,
         typer.Option(
@@ -258,12 +266,22 @@ def settings_of(given: dict[str, Any]) -> Settings:
         milestones=shared.milestones(given["milestones"]),
         also_test=shared.by_name(given["also_test"]),
         memory_limit=_bytes(given["memory"]),
+        clean_share=_share(given["clean_share"]),
         **{name: given[name] for name in same},
     )
     if given.get("boost"):
         settings = replace(settings, method=boosted_form(method_of(settings)))
     options = read_options(method_of(settings), given["option"], margin=given["margin"], every=given["every"])
     return replace(settings, options=options)
+
+
+def _share(text: str) -> float | None:
+    if text == "auto":
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise OptionError(f"--clean-share {text} is no share: give a number between 0 and 1, or auto") from None
 
 
 def _bytes(gibibytes: float) -> int:

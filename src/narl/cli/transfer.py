@@ -32,7 +32,8 @@ def transfer(
         typer.Option(
             "--option",
             "-o",
-            help="serves=until: each snapshot serves until it was taken, as in the paper; margin=latest or running.",
+            help="serves=until: each snapshot serves until it was taken, as in the paper; margin=latest or running; "
+            "robust_start=0.3: share of the steps with the loss's fixed hyperparameters.",
             show_default=False,
         ),
     ] = [],  # noqa: B006
@@ -109,6 +110,6 @@ def transfer(
         "every": None,
     }
     alone |= {"clean": "none", "train_on_clean": False, "heldout": None, "clean_batch_size": None}
-    alone |= {"tune": False, "patience": None}
+    alone |= {"clean_share": "auto", "tune": False, "patience": None}
     settings = settings_of(arguments | alone)
     carry_out(settings, out, overwrite=overwrite, tensorboard=tensorboard, as_json=as_json, dry_run=dry_run)

@@ -125,7 +125,7 @@ def nearest_file(path: Path) -> str:
         siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
     except OSError:
         siblings = []
-    close = difflib.get_close_matches(path.name, siblings, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(path.name, siblings, n=1, cutoff=0.6)
     return f"did you mean {path.parent / close[0]}?" if close else "check the path"
 
 

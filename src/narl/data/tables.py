@@ -82,6 +82,8 @@ def read_table(
     """
     strict = request.part == "train" and request.labelled and request.classes is None
     table, columns = _load(chunks, request, source, folder, strict)
+    if strict:
+        _doubt_header(table)
     known = class_names or {}
     labels = true_labels = None
     if columns.label and request.labelled:
@@ -117,11 +119,23 @@ def _load(chunks: Chunks, request: Request, source: str, folder: Path, strict: b
         words |= {name for name in late if name is not None}
 
 
+def _doubt_header(table: RawTable) -> None:
+    """Say so if what names the columns looks like a sample: numbers, broken ones among them, and one word at most."""
+    numbers = [value for name in table.names if (value := as_number(name)) is not None]
+    if len(numbers) >= 2 and len(numbers) >= len(table.names) - 1 and not all(value.is_integer() for value in numbers):
+        warnings.warn(
+            f"{table.source}: the first line is taken for names of columns ({shortened(table.names)}): if it is a "
+            "sample, put a line of names before it",
+            NarlWarning,
+            stacklevel=3,
+        )
+
+
 def _labels(table: RawTable, name: str, known: Mapping[str, tuple[str, ...]], request: Request) -> ClassLabels:
     where = f"{table.source}: label column {name!r}"
     words = table.words[name]
     if name not in known:
-        return from_words(words, where, typed=request.classes is not None)
+        return from_words(_without_nan(words, request), where, typed=request.classes is not None)
     names = known[name]
     indices = np.fromiter((int(word) if word else -1 for word in words), np.int64, len(words))
     if ((indices < 0) | (indices >= len(names))).any():
@@ -133,6 +147,13 @@ def _labels(table: RawTable, name: str, known: Mapping[str, tuple[str, ...]], re
     if len(used) == len(names) or request.part == "test":
         return ClassLabels(indices, names)
     return ClassLabels(positions.astype(np.int64), tuple(names[index] for index in used))  # the others have no sample
+
+
+def _without_nan(words: Words, request: Request) -> Words:
+    """Labels, empty where NaN is written: nobody calls a class so. Other words for nothing, as None, may be classes."""
+    nothing = {word for word in set(words.tolist()) if word.strip().lower() in ("nan", "-nan")}
+    nothing -= set(request.classes or ())
+    return np.array(["" if word in nothing else word for word in words], dtype=object) if nothing else words
 
 
 def _together(

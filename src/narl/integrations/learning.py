@@ -12,7 +12,7 @@ from torch.optim import Adam, Optimizer
 
 from narl.adjuster import AdjustedLoss, Adjuster
 from narl.bilevel import MetaStep, Processes, StepReport
-from narl.bilevel.step import observed
+from narl.bilevel.reports import observed
 from narl.errors import CheckpointError, OptionError
 from narl.train.adjusters import load_adjusters
 from narl.train.methods.meta import auto_every, auto_learning_rate

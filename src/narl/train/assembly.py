@@ -12,6 +12,7 @@ from narl.data.samples import Samples
 from narl.errors import OptionError
 from narl.train import engine
 from narl.train.batches import CleanBatches, Part
+from narl.train.checked import Mixture
 from narl.train.engine.stack import Stack
 from narl.train.loop import Loop
 from narl.train.planning import Plan, method_for, optimizer_for
@@ -93,6 +94,7 @@ def assemble(
         mislabelled=sets.mislabelled,
         augment=augment,
         views=[augmentation.view(name, recipe.augment) for name in method.views],
+        mixture=_mixture(plan),
         finish=encoder.finish,
         epochs=recipe.epochs,
         batch_size=recipe.batch_size,
@@ -105,6 +107,14 @@ def assemble(
 def _evaluated(sets: Sets) -> dict[str, Samples]:
     parts = {"heldout": sets.heldout, "test": sets.test, **sets.also}
     return {name: samples for name, samples in parts.items() if samples is not None}
+
+
+def _mixture(plan: Plan) -> Mixture | None:
+    """What draws batches with more checked samples than there would be."""
+    trusted, share = plan.trusted, plan.recipe.clean_share
+    if trusted is None or share is None:
+        return None
+    return Mixture(trusted.nonzero().flatten(), (~trusted).nonzero().flatten(), share)
 
 
 def _part(samples: Samples, plan: Plan, on_decoded: Counter | None = None) -> Part:

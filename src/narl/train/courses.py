@@ -6,7 +6,7 @@ So one process can go through several trainings side by side, and do a step of a
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar, final
 
@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from narl.bilevel import StepReport
+from narl.errors import NarlError
 from narl.train.engine import Engine
+from narl.train.engine.culprits import OfOne
 from narl.train.engine.seats import Seat
 from narl.train.engine.stack import Stack
 
@@ -65,14 +67,20 @@ def driven(course: Course[T]) -> T:
         return result
 
 
-def driven_as_one(courses: Sequence[Course[T]], stack: Stack, between: Callable[[], None] = lambda: None) -> list[T]:
+def driven_as_one(
+    courses: Sequence[Course[T]],
+    stack: Stack,
+    names: Sequence[Callable[[int], str]],
+    between: Callable[[], None],
+) -> list[T]:
     """Go through several trainings side by side, a step of each whose turn it is at a time; the stack does it as one.
 
-    What goes wrong in one of them ends all: those that have a checkpoint can be resumed.
+    What goes wrong in one of them ends all, and the error names it: those that have a checkpoint can be resumed.
 
     Args:
         courses: at their beginnings, with seats in the stack.
         stack: that does their steps.
+        names: what to call each training in an error, given which of the steps since it began or went on it is about.
         between: called before each step that all of them make.
 
     Returns:
@@ -80,16 +88,18 @@ def driven_as_one(courses: Sequence[Course[T]], stack: Stack, between: Callable[
     """
     results: dict[int, T] = {}
     waiting: dict[int, Batch] = {}
+    numbers: dict[Seat, int] = {}
 
     def advance(number: int, report: StepReport | None) -> None:
         try:
             if report is None:
                 with torch.random.fork_rng(devices=[]):
                     waiting[number] = next(courses[number])
+                    numbers[_seat(waiting[number])] = number
                     if not _seat(waiting[number]).captured:  # networks of one graph draw nothing
                         _seat(waiting[number]).random.keep()
             else:
-                with _seat(waiting[number]).random.in_use():
+                with _seat(waiting[number]).random.in_use(), _own_errors(_seat(waiting[number])):
                     waiting[number] = courses[number].send(report)
         except StopIteration as end:
             waiting.pop(number, None)
@@ -110,12 +120,26 @@ def driven_as_one(courses: Sequence[Course[T]], stack: Stack, between: Callable[
             for number, report in zip(next_, reports, strict=True):
                 advance(number, report)
     except BaseException as error:
+        own = error.error if isinstance(error, OfOne) else error
         for course in courses:
-            _tell(course, error)
+            _tell(course, own)
+        if isinstance(error, OfOne):
+            raise error.named(" or ".join(names[numbers[seat]](step) for seat, step in error.steps.items())) from own
         raise
     finally:
         torch.set_num_threads(before)
     return [results[number] for number in range(len(courses))]
+
+
+@contextlib.contextmanager
+def _own_errors(seat: Seat) -> Iterator[None]:
+    """Inside, an error is this training's, unless it is said to be another's."""
+    try:
+        yield
+    except OfOne:
+        raise
+    except NarlError as error:
+        raise OfOne(error, {seat: seat.made}) from error
 
 
 def _tell(course: Course[Any], error: BaseException) -> None:

@@ -113,6 +113,7 @@ class Recipe:
         device: where to compute.
         threads: of torch on the CPU.
         precision: of convolutions and matrix products.
+        clean_share: of checked samples in every batch; None: each comes up as often as any other.
     """
 
     method: str
@@ -128,6 +129,7 @@ class Recipe:
     device: str
     threads: int
     precision: str = "float32"
+    clean_share: float | None = None
 
 
 def decide(settings: Settings, *, kind: str, samples: int, device: str, threads: int, channels: int = 3) -> Recipe:

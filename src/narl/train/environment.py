@@ -57,7 +57,9 @@ def usable_device(name: str) -> str:
         kind = torch.empty(0, device=name).device.type
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
-        raise OptionError(f"device {name!r} cannot be used here ({reason}): use --device cpu or auto") from error
+        raise OptionError(
+            f"device {name!r} cannot be used here ({reason}): use cpu, or auto for a GPU where there is one"
+        ) from error
     if kind not in ("cpu", "cuda"):
         raise OptionError(f"device {name!r} is of a kind that narl does not train on: use cpu, cuda or auto")
     return name if kind == "cuda" else kind

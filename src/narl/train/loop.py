@@ -35,6 +35,7 @@ from narl.train.batches import (
     shuffled,
     sizes,
 )
+from narl.train.checked import Mixture
 from narl.train.courses import Batch, Course
 from narl.train.distributed import even_out
 from narl.train.engine import Engine
@@ -62,6 +63,7 @@ class Loop:
         patience: epochs without a better one after which to stop; None for all epochs.
         mislabelled: which training samples have wrong labels, ``(N,)``, where that is known.
         augment: what is done to inputs in training.
+        mixture: draws batches with a share of checked samples; None: an epoch is all samples once.
         views: what is done for each of the views that the method wants of a batch; empty: it wants none.
         finish: what makes encoded samples the model's input.
         epochs: passes over the training samples.
@@ -94,13 +96,14 @@ class Loop:
         generator: torch.Generator,
         processes: Processes,
         views: Sequence[Augmentation] = (),
+        mixture: Mixture | None = None,
     ) -> None:
         self.processes, self.engine = processes, engine
         self.model, self.optimizer, self.method, self.schedule = model, optimizer, method, schedule
         self.train, self.evaluated, self.select, self.patience = train, dict(evaluated), select, patience
         self.epochs, self.batch_size, self.seed, self.learning_rate = epochs, batch_size, seed, learning_rate
         self._mislabelled, self._augment, self._finish, self._generator = mislabelled, augment, finish, generator
-        self._views = tuple(views)
+        self._views, self._mixture = tuple(views), mixture
         self.history: list[dict[str, Any]] = []
         self.by_class: dict[str, list[float | None]] = {}
         self.selected: dict[str, Any] | None = None
@@ -305,7 +308,8 @@ class Loop:
         device, count = self.train.labels.device, len(self.train)
         names = ("loss", "meta_loss", "meta_steps")
         self._sums = {name: torch.zeros((), dtype=torch.float64, device=device) for name in names}
-        if type(self.method).rows is Method.rows or not self._values:  # else not all are seen in every epoch
+        all_seen = type(self.method).rows is Method.rows and self._mixture is None
+        if all_seen or not self._values:  # else not all are seen in every epoch
             self._values = {
                 name: torch.full((count,), torch.nan, device=device) for name in ("margin", *self.method.fields, RIVAL)
             }
@@ -317,6 +321,9 @@ class Loop:
         chosen = self.method.rows(self.epoch, generator_of(seed=self.seed, epoch=self.epoch))
         if chosen is not None:
             return [rows.to(device) for rows in checked_rows(chosen, count, self.method.name)]
+        if self._mixture is not None:
+            drawn = self._mixture.batches(sizes(count, self.batch_size), seed=self.seed, epoch=self.epoch)
+            return [rows.to(device) for rows in drawn]
         order = shuffled(count, seed=self.seed, epoch=self.epoch).to(device)
         return list(torch.split(order, sizes(count, self.batch_size)))
 

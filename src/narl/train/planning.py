@@ -19,6 +19,7 @@ from narl.models.committee import Networks
 from narl.train import architectures, defaults, methods
 from narl.train.adjusters import load_adjusters
 from narl.train.batches import steps_per_epoch
+from narl.train.checked import auto_share
 from narl.train.defaults import Recipe
 from narl.train.environment import threads, usable_device
 from narl.train.own_models import global_state_from
@@ -59,6 +60,15 @@ class Plan:
     def total_steps(self) -> int:
         """Steps of the whole run."""
         return self.steps * self.recipe.epochs
+
+    @property
+    def trusted(self) -> Tensor | None:
+        """Which training samples are checked ones that have a share of every batch; None: none, or all."""
+        if self.recipe.clean_share is None:
+            return None
+        checked = torch.ones(len(self.sets.train), dtype=torch.bool)
+        checked[torch.as_tensor(self.sets.unchecked)] = False
+        return checked if bool(checked.any()) and not bool(checked.all()) else None
 
     @property
     def networks(self) -> Networks:
@@ -148,6 +158,7 @@ def plan(settings: Settings, recipe: Recipe | None = None) -> Plan:
     encoder = architectures.encoder_for(
         settings.model, sets.train.inputs, image_size=settings.image_size, text_length=settings.text_length
     )
+    new = recipe is None
     if recipe is None:
         recipe = defaults.decide(
             settings,
@@ -166,8 +177,31 @@ def plan(settings: Settings, recipe: Recipe | None = None) -> Plan:
     with threads(recipe.threads):
         architectures.check_output(model, _example(made), len(sets.train.classes))
     # Once for a trial: options that name files or adjusters are looked at before training.
-    method_for(made, model, optimizer_for(made, model), None if sets.clean is None else _never)
+    trial = method_for(made, model, optimizer_for(made, model), None if sets.clean is None else _never)
+    if new and sets.checked:
+        made = _with_share(made, trial)
     return replace(made, parameters=sum(parameter.numel() for parameter in model.parameters()))
+
+
+def _with_share(plan: Plan, method: methods.Method) -> Plan:
+    """The plan with the share of every batch that clean samples have, and a note about it."""
+    sets, settings = plan.sets, plan.settings
+    if not method.trusts or method.asks_more:
+        if settings.clean_share is None:
+            return plan
+        raise OptionError(
+            f"--clean-share is for methods that are a loss of each sample, {method.name} is not: leave it out"
+        )
+    given = len(sets.unchecked)
+    checked = len(sets.train) - given
+    if not given:
+        return plan
+    share = settings.clean_share
+    if share is None:
+        share = auto_share(checked, given, len(sets.train.classes), sets.wrong, plan.recipe.epochs)
+    known = "" if sets.wrong is None else f"; {sets.wrong:.0%} of them had been given another label"
+    note = f"they are {share:.0%} of every batch, with cross entropy as their loss{known}: --clean-share says otherwise"
+    return replace(plan, recipe=replace(plan.recipe, clean_share=share), sets=replace(sets, notes=(*sets.notes, note)))
 
 
 def _check_method(spec: methods.MethodSpec, settings: Settings) -> None:
@@ -196,6 +230,8 @@ def _check_method(spec: methods.MethodSpec, settings: Settings) -> None:
         raise OptionError(f"--tune chooses {given}, which is also given: leave one of the two out")
     if settings.heldout and settings.clean == "none":
         raise OptionError("--heldout is a share of the clean set: give one with --clean")
+    if settings.clean_share is not None and not settings.train_on_clean:
+        raise OptionError("--clean-share is about clean samples that are trained on: add --train-on-clean")
     if settings.train_on_clean and settings.clean == "none":
         raise OptionError("--train-on-clean is about the clean set: give one with --clean, or leave it out")
     heldout = None if settings.train_on_clean else settings.heldout
@@ -241,6 +277,7 @@ def method_for(
         epochs=plan.recipe.epochs,
         kind=plan.sets.train.kind,
         shape=plan.encoder.shape,
+        trusted=None if plan.trusted is None else plan.trusted.to(plan.recipe.device),
     )
     with global_state_from(torch.Generator().manual_seed(plan.settings.seed)):
         return methods.build(plan.recipe.method, setting, **_options(plan.settings))

@@ -39,6 +39,7 @@ class Sets:
         notes: what a person should know about how the sets came to be.
         checked: ids of those training samples that are clean ones; none unless the settings say so.
         also: further test sets, by name.
+        wrong: share of the clean samples that had been given another label; None where that is not known.
     """
 
     train: Samples
@@ -49,6 +50,7 @@ class Sets:
     notes: tuple[str, ...] = ()
     checked: tuple[str, ...] = ()
     also: Mapping[str, Samples] = field(default_factory=dict)
+    wrong: float | None = None
 
     @property
     def unchecked(self) -> NDArray[np.int64]:
@@ -116,6 +118,7 @@ def prepare(settings: Settings, *, heldout: float) -> Sets:
         )
     own_test = settings.test == "auto" and read.has_part(settings.data, "test", layout=settings.layout)
     test = _read(known, settings.data, "test", train.classes) if own_test else None
+    given = train
     train, clean = _take_named(known, train, notes)
     if settings.limit is not None and settings.limit < len(train):
         train = clean_sets.limit(train, settings.limit, seed=settings.seed)
@@ -125,6 +128,7 @@ def prepare(settings: Settings, *, heldout: float) -> Sets:
         train, clean = _take_clean(known, train, notes)
     if clean is not None:
         _check_clean(clean, settings.clean)
+    wrong = None if clean is None else _wrong_among(given, clean, settings.clean)
     if clean is not None and settings.train_on_clean:
         train = _replaced(train, clean, notes)
     also = {name: _further(known, name, path, train) for name, path in settings.also_test.items()}
@@ -150,7 +154,7 @@ def prepare(settings: Settings, *, heldout: float) -> Sets:
     )
     if train.true_labels is not None:
         notes.append("true labels are known: used in the clean and the test set and in reports, not in training")
-    return Sets(train, clean, kept, test, columns, tuple(notes), checked, also)
+    return Sets(train, clean, kept, test, columns, tuple(notes), checked, also, wrong)
 
 
 def _read(settings: Settings, path: str, part: str, classes: Sequence[str]) -> Samples:
@@ -280,8 +284,18 @@ def _replaced(train: Samples, clean: Samples, notes: list[str]) -> Samples:
     """The training samples that are no clean ones, nor copies: those are trained on with the checked labels alone."""
     left = overlap.without_shared(train, [clean])
     if len(left) < len(train):
-        notes.append(f"{len(train) - len(left)} training samples are also clean ones: their checked labels count")
+        notes.append(f"training samples that are also clean ones: {len(train) - len(left)}; their checked labels count")
     return left
+
+
+def _wrong_among(given: Samples, clean: Samples, name: str) -> float | None:
+    """The share of clean samples that had been given another label; None if they are others, or have the given ones."""
+    if not _is_own(name):
+        return None
+    order = np.argsort(given.ids)
+    wrong = given.labels[order[np.searchsorted(given.ids, clean.ids, sorter=order)]] != clean.labels
+    named = not name.isdecimal() and read_id_file(name)[1] is not None
+    return float(wrong.mean()) if named or given.true_labels is not None else None
 
 
 def _renamed(clean: Samples, train: Samples) -> Samples:
@@ -317,7 +331,7 @@ def _without_overlap(
     if rule == "drop":
         left = overlap.without_shared(train, list(others.values()))
         if len(left) < len(train):
-            notes.append(f"{len(train) - len(left)} training samples are also clean or test samples and are left out")
+            notes.append(f"training samples that are also clean or test samples: {len(train) - len(left)}, left out")
         train = left
     if rule == "allow":
         found = overlap.overlaps({"train": train, **others}, together=tests)

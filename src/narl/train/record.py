@@ -124,7 +124,9 @@ class SampleRecord:
         try:
             about = read_json(names)
         except FileNotFoundError:
-            raise RunFolderError(f"{folder} has no record of its samples: there is no {NAMES}") from None
+            raise RunFolderError(
+                f"{folder} has no record of its samples: there is no {NAMES}; restore it, or train once more"
+            ) from None
         record = cls(folder, *_checked(about, names))
         with record._file("rb") as file:
             record._present(file)
@@ -255,7 +257,9 @@ class SampleRecord:
         except NarlError:
             raise
         except FileNotFoundError:
-            raise RunFolderError(f"{self.folder} has no record of its samples: there is no {VALUES}") from None
+            raise RunFolderError(
+                f"{self.folder} has no record of its samples: there is no {VALUES}; restore it, or train once more"
+            ) from None
         except OSError as error:
             if mode != "rb":
                 raise cannot_write(self.path, error) from error

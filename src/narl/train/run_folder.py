@@ -28,7 +28,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from os import PathLike
 from pathlib import Path
@@ -122,8 +122,9 @@ class RunFolder:
 
     @staticmethod
     def check_new(path: str | PathLike[str], *, overwrite: bool = False) -> None:
-        """Refuse a folder that :meth:`create` would refuse for what it holds; nothing is written."""
+        """Refuse a folder that :meth:`create` would refuse for what it holds or where it is; nothing is written."""
         _check_free(Path(path), overwrite)
+        _check_place(Path(path))
 
     @classmethod
     def open(cls, path: str | PathLike[str]) -> RunFolder:
@@ -140,6 +141,8 @@ class RunFolder:
         if entries is None:
             raise RunFolderError(f"there is no folder {folder}: check the path, or start a run with --out {folder}")
         if "config.json" not in entries:
+            if _has_lost_its_config(entries):
+                raise RunFolderError(_lost(folder))
             if lock.never_began(folder, entries):
                 raise RunFolderError(
                     f"the run in {folder} was stopped before it began: start it again with --out {folder}, or remove "
@@ -237,9 +240,9 @@ class RunFolder:
                 folder.rmdir()
 
     def _clear(self) -> None:
-        """Remove what a run before left, its configuration first: from then on the folder is no run."""
+        """Remove what a run before left, beginning with what it is told by: from then on the folder is no run."""
         try:
-            for name in ("config.json", "environment.json", *RESULTS):
+            for name in ("environment.json", "config.json", *RESULTS):
                 (self.path / name).unlink(missing_ok=True)
                 atomic.temporary_path(self.path / name).unlink(missing_ok=True)
             for path in [path for pattern in NUMBERED for path in self.path.glob(pattern)]:
@@ -272,6 +275,8 @@ def _entries(folder: Path) -> set[str] | None:
 def _check_free(folder: Path, overwrite: bool) -> None:
     """Refuse a folder that holds anything but what a run that never began left, or a run that may give way."""
     entries = _entries(folder)
+    if entries and _has_lost_its_config(entries):
+        raise RunFolderError(f"{_lost(folder)}; or choose another --out")
     if not entries or lock.never_began(folder, entries):
         return
     if not _is_run(folder):
@@ -281,6 +286,22 @@ def _check_free(folder: Path, overwrite: bool) -> None:
             f"there is a run in {folder} already: choose another --out, continue it with --resume {folder}, or replace "
             "it with --overwrite"
         )
+
+
+def _check_place(folder: Path) -> None:
+    """Refuse a folder that cannot be made or written in, before hours of reading data."""
+    there = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise RunFolderError(f"cannot make the run folder {folder}: {there} may not be written; choose another --out")
+
+
+def _has_lost_its_config(entries: Collection[str]) -> bool:
+    """Whether there are results of a run without its configuration, which nobody who clears a folder leaves."""
+    return "config.json" not in entries and "environment.json" in entries and any(name in entries for name in RESULTS)
+
+
+def _lost(folder: Path) -> str:
+    return f"{folder} holds the results of a run, but not its config.json: put that back, or move the results away"
 
 
 def _is_run(folder: Path) -> bool:

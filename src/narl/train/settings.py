@@ -32,6 +32,8 @@ class Settings:
         clean: the clean set: ``"none"``, a number of samples to take out of the training set, a file or folder, or a
             file of sample ids.
         train_on_clean: train on the clean samples as well, with their checked labels; not on held-out ones.
+        clean_share: of these clean samples in every batch, above 0 and below 1; None: see
+            :func:`narl.train.checked.auto_share`.
         heldout: share of the clean set that is not learned from but chooses the best epoch.
         test: the test set: ``"auto"`` (the data's own, else a tenth of it), ``"none"``, a share, a file or folder.
         also_test: further test sets, a file or folder each by name: looked at after every epoch, they choose nothing.
@@ -77,6 +79,7 @@ class Settings:
     labels: str | None = None
     clean: str = "none"
     train_on_clean: bool = False
+    clean_share: float | None = None
     heldout: float | None = None
     test: str = "auto"
     also_test: Mapping[str, str] = field(default_factory=dict)
@@ -138,6 +141,9 @@ class Settings:
             raise OptionError(
                 f"--heldout = {self.heldout} is no share of the clean set: give a number from 0 to below 1"
             )
+        share = self.clean_share
+        if share is not None and (isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < 1):
+            raise OptionError(f"--clean-share = {share!r} is no share of a batch: give a number above 0 and below 1")
         if not _rising(self.milestones):
             raise OptionError(
                 f"--milestones = {self.milestones!r} makes no sense: give a tuple of epochs above 0, each later than "

@@ -31,8 +31,11 @@ function layoutOf(extra) {
   };
 }
 
-const draw = (id, traces, layout) =>
-  Plotly.react(id, traces, layoutOf(layout), { displayModeBar: false, responsive: true, showTips: false });
+function draw(id, traces, layout) {
+  const whole = layoutOf(layout);
+  at(id).style.height = `${whole.height}px`; // when the window changes, plotly asks the box how high it is
+  Plotly.react(id, traces, whole, { displayModeBar: false, responsive: true, showTips: false });
+}
 
 function drawByClass(data) {
   const shown = data.by_class.map((entry, number) => ({ ...entry, name: data.classes[number] }))
@@ -164,7 +167,7 @@ function drawCurves(data, id, which, title, times) {
     marker: { symbol: SIGNS[place % SIGNS.length], size: 6 },
     hoverinfo: "text", hovertext: values.map((value, epoch) => value === null ? "" :
       `epoch ${data.curves.epochs[epoch]}<br>${name}: ${times === 100 ? percent(value) : value.toFixed(3)}`),
-  })), { showlegend: true, xaxis: { title: { text: "epoch" } }, yaxis: { title: { text: title } } });
+  })), { showlegend: true, xaxis: { title: { text: "epoch" }, ...(data.curves.epochs.length < 10 && { dtick: 1 }) }, yaxis: { title: { text: title } } });
 }
 
 function drawHyperparameter(id, entry) {

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from narl._version import __version__
+from narl.audit.doubts import doubt_of
 from narl.audit.report import gallery, training
 from narl.audit.verdicts import Verdicts
 from narl.data.samples import Rows, Samples
@@ -54,12 +55,13 @@ def page_data(
     true = None
     if samples is not None and samples.true_labels is not None:
         true = _matched(samples.true_labels[rows], samples.classes, verdicts.class_names)
+    doubt = doubt_of(verdicts)
     chosen = gallery.choose(verdicts, most)
     shown = gallery.entries(verdicts, chosen, None if samples is None else samples.inputs, rows, true)
     return {
         "title": gallery.cut(title, gallery.LONGEST_NAME),
         "narl": __version__,
-        "notes": list(notes),
+        "notes": [*notes, *([f"{doubt[0].upper()}{doubt[1:]}"] if doubt else [])],
         "kind": None if samples is None else samples.kind,
         "classes": [gallery.cut(name, gallery.LONGEST_NAME) for name in verdicts.class_names],
         "samples": len(verdicts),

@@ -41,7 +41,7 @@ class Agreement:
         if self.conflicts:
             line += f"; {len(self.conflicts):,} left out because labellers disagree"
         if self.undecided:
-            line += f"; {len(self.undecided):,} left out because nobody was sure"
+            line += f"; {len(self.undecided):,} left out because nobody named a label"
         return line
 
 

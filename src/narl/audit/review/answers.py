@@ -195,11 +195,6 @@ class Answers:
             )
             return [_answer(row) for row in rows]
 
-    def labellers(self) -> list[str]:
-        """Everybody who has ever answered."""
-        with self._read() as connection:
-            return [_loaded(name) for (name,) in connection.execute("SELECT DISTINCT labeller FROM answers ORDER BY 1")]
-
     def news(self) -> list[tuple[str, str, Answer | None]]:
         """What has changed since the last call, by whichever process.
 

@@ -44,7 +44,12 @@ def read(estimator: Any, X: Any, *, reset: bool) -> Inputs:
     if words:
         validate_data(estimator, X, skip_check_array=True, reset=reset)
         return _frame(X, words)
-    X = validate_data(estimator, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=reset)
+    try:
+        X = validate_data(estimator, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=reset)
+    except ValueError as error:
+        if "could not convert string" not in str(error):
+            raise
+        raise DataError(f"{error}: columns of words are read from data frames, give pandas.DataFrame(X)") from error
     sparse = issparse(X) if reset else isinstance(estimator._encoder, SparseEncoder)
     if sparse:
         return SparseRows(X if issparse(X) else csr_matrix(X))

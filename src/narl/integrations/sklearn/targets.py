@@ -32,10 +32,21 @@ def labels_of(y: Any, estimator: Any, name: str = "y") -> NDArray[Any]:
             f"(one-hot), give {name}.argmax(axis=1)"
         )
     found = column_or_1d(y, warn=True)
+    if found.dtype.kind == "O" and (missing := [row for row, label in enumerate(found) if _is_nothing(label)]):
+        raise LabelError(
+            f"{name} has no label in {len(missing)} of {len(found)} rows (counted from 0: {missing[0]}"
+            f"{', …' if len(missing) > 1 else ''}): fill them in or leave these rows out"
+        )
     if found.dtype.kind == "f":
         assert_all_finite(found, input_name=name)
     check_classification_targets(found)
     return np.asarray(found)
+
+
+def _is_nothing(label: Any) -> bool:
+    """None, NaN, and pandas' NA, which has no truth."""
+    is_nan = isinstance(label, float) and label != label
+    return label is None or is_nan or type(label).__name__ in ("NAType", "NaTType")
 
 
 def classes_of(y: NDArray[Any]) -> Classes:

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from narl.bilevel import StepReport
 from narl.errors import NarlWarning
 from narl.train.engine.base import Engine
+from narl.train.engine.culprits import Culprits
 from narl.train.engine.iteration import Iteration
 from narl.train.methods import Method, Move
 
@@ -44,7 +45,7 @@ class CapturedEngine(Engine):
     """Replays a graph for each phase of the method; batches of another shape, and what cannot be captured, run eagerly.
 
     The first step of a phase is prepared and captured; what fails there is said in one line, and tried with less:
-    first without compiled kernels, then without graphs.
+    first without compiled kernels, then without graphs. ``steps`` counts those that were replayed.
 
     Args:
         method: what a step is.
@@ -70,7 +71,7 @@ class CapturedEngine(Engine):
         super().__init__(method, precision)
         self._model, self._optimizer, self._clean, self._rows = model, optimizer, clean, rows
         self._levels = [*([_compile] if compiled else []), None]
-        self._steps, self._told = 0, False
+        self.steps, self._told = 0, False
         self.reset()
 
     def reset(self) -> None:
@@ -86,8 +87,9 @@ class CapturedEngine(Engine):
         full = isinstance(x, Tensor) and len(x) == self._rows
         move = self.method.move() if self._levels and full else None
         if move is None:
-            if self._levels and full and not self._steps and not self._told:
+            if self._levels and full and not self.steps and not self._told:
                 self._tell("CUDA graphs", self.method.unmoved)
+            self.check()  # a step as written would go on with what graphs have left
             return self.eagerly(x, y, ids)
         found = self._graphs.get(move.phase) or self._build(move, x, y, ids)
         if found is None:
@@ -98,8 +100,8 @@ class CapturedEngine(Engine):
         self._iteration.refresh()
         found.graph.replay()
         self.method.moved()
-        self._steps += 1
-        if self._steps % _LOOK_EVERY == 0:
+        self.steps += 1
+        if self.steps % _LOOK_EVERY == 0:
             self.check()
         return replace(found.report, loss=found.report.loss.clone(), meta_loss=_kept(found.report.meta_loss))
 
@@ -114,6 +116,11 @@ class CapturedEngine(Engine):
         """Refuse to go on once a step was not finite."""
         if self._iteration is not None:
             self._iteration.check()
+
+    @property
+    def culprits(self) -> Culprits | None:
+        """Which of the trainings side by side was not finite; None: it is one training, or nothing was captured."""
+        return None if self._iteration is None else self._iteration.culprits
 
     def _build(self, move: Move, x: Tensor, y: Tensor, ids: Tensor) -> _Captured | None:
         while self._levels:

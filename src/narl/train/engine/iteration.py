@@ -23,6 +23,7 @@ from narl.bilevel.passes import Compile, Left, Passes
 from narl.bilevel.rivals import rivals
 from narl.bilevel.slopes import CleanSlope, Slopes
 from narl.errors import NonFiniteError, OptionError, TangentError
+from narl.train.engine.culprits import Culprits
 from narl.train.engine.rates import Rates
 from narl.train.methods import Move
 from narl.train.methods.base import LookAhead
@@ -67,6 +68,7 @@ class Iteration:
         device = self._weights[0].device
         self._bad = torch.zeros((), device=device)
         self._bad_tangent = torch.zeros((), device=device)
+        self.culprits: Culprits | None = None  # of trainings side by side
         fill_state(optimizer)
         self._rates = Rates(optimizer)
         self._learned_rates: Rates | None = None
@@ -106,6 +108,8 @@ class Iteration:
             clean: a clean batch, for a meta step.
         """
         left = self._try(x, tangents=self._needs_tangents(move))
+        if move.trainings is not None and self.culprits is None:
+            self.culprits = Culprits(move.trainings, left.logits.device)
         if move.learned is not None and self._slopes is None:
             self._slopes = Slopes(move.learned, left.logits, y, ids, compile=self._compile)
             self._slopes.slope(left.logits, y, ids)
@@ -171,6 +175,9 @@ class Iteration:
             fields, margins = move.observe(left.logits, y, ids)
         gradients = passes.backward(left, slope)
         self._watch(loss + get_total_norm(gradients))
+        if self.culprits is not None:
+            self.culprits.note(slope)
+            self.culprits.count(self._bad)
         self._update(gradients, passes.unused)
         _copy(list(self._model.buffers()), left.buffers)
         return StepReport(loss, meta_loss, fields, margins, _rivals(left.logits, y, move.trainings))
@@ -210,6 +217,9 @@ class Iteration:
         if move.shared and move.trainings:
             found = [gradient / move.trainings for gradient in found]
         self._watch(meta_loss.sum() + get_total_norm(found))
+        if self.culprits is not None:
+            self.culprits.note(meta_loss.unsqueeze(0))
+            self.culprits.note(shift)
         learned = [p for p in meta.adjuster.parameters() if p.requires_grad]
         for parameter, value in self._learned_rates.decayed(dict(zip(learned, found, strict=True))).items():
             parameter.grad = value

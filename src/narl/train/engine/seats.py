@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from narl.errors import NarlError
 from narl.train.engine.base import Engine
 from narl.train.engine.captured import Clean
+from narl.train.engine.culprits import OfOne
 from narl.train.methods import Method
 
 Batch: TypeAlias = tuple[Tensor, Tensor, Tensor]
@@ -86,7 +88,17 @@ class Seat(Engine):
         self.model, self.optimizer, self.clean = model, optimizer, clean
         self.rows, self.steps, self.captured = rows, steps, captured
         self.random = RandomState()
+        self.made = 0  # steps, since the stack began
         self._stack = stack
+
+    @contextlib.contextmanager
+    def answering(self) -> Iterator[None]:
+        """Inside, this training alone makes its step; an error says that it was it."""
+        try:
+            with self.random.in_use():
+                yield
+        except NarlError as error:
+            raise OfOne(error, {self: self.made + 1}) from error
 
     def check(self) -> None:
         """Refuse to go on once a step of any training in the stack was not finite."""

@@ -28,7 +28,7 @@ def one_by_one(seats: Sequence[Seat], batches: Sequence[Batch], shared: Shared |
         return shared.steps(seats, batches)
     reports = []
     for seat, batch in zip(seats, batches, strict=True):
-        with seat.random.in_use():
+        with seat.answering():
             reports.append(seat.eagerly(*batch))
     return reports
 
@@ -69,7 +69,7 @@ class Shared:
         learners = [_learner(seat) for seat in seats]
         found: list[Hypergradient | None] = []
         for seat, learner, batch in zip(seats, learners, batches, strict=True):
-            with seat.random.in_use(), autocast(batch[1].device.type, seat.precision):
+            with seat.answering(), autocast(batch[1].device.type, seat.precision):
                 found.append(learner.look_ahead(*batch))
         due = [meta.gradients for meta in found if meta is not None]
         if due:
@@ -80,7 +80,7 @@ class Shared:
             learners[0].adjuster_optimizer.step()
         reports = []
         for seat, learner, batch, meta in zip(seats, learners, batches, found, strict=True):
-            with seat.random.in_use(), autocast(batch[1].device.type, seat.precision):
+            with seat.answering(), autocast(batch[1].device.type, seat.precision):
                 report = learner.follow(*batch)
             reports.append(report if meta is None else replace(report, meta_loss=meta.meta_loss))
         return reports

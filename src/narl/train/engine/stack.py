@@ -11,8 +11,9 @@ their hypergradients, all taken at the same θ, before each of them makes its st
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import final
 
 import torch
@@ -20,9 +21,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from narl.bilevel import StepReport
-from narl.errors import NarlWarning, OptionError
+from narl.errors import LogitsError, NarlError, NarlWarning, NonFiniteError, OptionError
 from narl.train import engine
 from narl.train.engine.captured import CapturedEngine, Clean
+from narl.train.engine.culprits import OfOne
 from narl.train.engine.joint import Joint
 from narl.train.engine.seats import Batch, Seat
 from narl.train.engine.shared import Shared, one_by_one
@@ -56,6 +58,7 @@ class Stack:
         self._seats: list[Seat] = []
         self._joint: Joint | None = None
         self._engine: CapturedEngine | None = None
+        self._batches: Sequence[Batch] = ()  # of the last step
         self._unlike = False  # what learns together may be too different to be one step
 
     def turn(self, seats: Sequence[Seat]) -> list[bool]:
@@ -115,12 +118,24 @@ class Stack:
 
         Returns:
             What each training's own step would report.
+
+        Raises:
+            OfOne: one of them could not make its step, or has not been finite for a while.
         """
         if self._seats != list(seats):
             self._build(list(seats))
+        self._batches = batches
+        with self._naming():
+            reports = self._step(seats, batches)
+        for seat in seats:
+            seat.made += 1
+        return reports
+
+    def _step(self, seats: Sequence[Seat], batches: Sequence[Batch]) -> list[StepReport]:
         if self._joint is None or self._engine is None:
             return one_by_one(seats, batches, self._shared)
         if len({len(y) for _, y, _ in batches}) > 1:
+            self._engine.check()  # steps as written would go on with what graphs have left
             return self._joint.one_by_one(batches)
         x, y, ids = (list(part) for part in zip(*batches, strict=True))
         report = self._engine.step(joint_inputs(x), torch.stack(y, dim=1), torch.stack(ids, dim=1))
@@ -129,12 +144,36 @@ class Stack:
     def check(self) -> None:
         """Refuse to go on once a step was not finite."""
         if self._engine is not None:
-            self._engine.check()
+            with self._naming():
+                self._engine.check()
+
+    @contextlib.contextmanager
+    def _naming(self) -> Iterator[None]:
+        """Inside, that something was not finite becomes an error of those whose it was."""
+        before = 0 if self._engine is None else self._engine.steps
+        try:
+            yield
+        except NonFiniteError as error:
+            if self._engine is None or (noted := self._engine.culprits) is None:
+                raise
+            guilty = [self._seats[number] for number in noted.numbers] or list(self._by_their_own()) or self._seats
+            since = noted.ago - (self._engine.steps - before)  # the seats have not counted this step yet
+            raise OfOne(error, {seat: seat.made + 1 - since for seat in guilty}) from error
+
+    def _by_their_own(self) -> Iterator[Seat]:
+        """Trainings whose own step is not finite either; the weights are still those before it happened."""
+        for seat, batch in zip(self._seats, self._batches, strict=True):
+            try:
+                seat.eagerly(*batch)  # moves the others; but nothing of this stack will be saved
+            except (LogitsError, NonFiniteError):
+                yield seat
+            except (NarlError, RuntimeError):  # which says nothing about it
+                continue
 
     def reset(self) -> None:
         """Some training has been given another state."""
         self._engine = self._joint = None
-        self._seats = []
+        self._seats, self._batches = [], ()
 
     def _build(self, seats: list[Seat]) -> None:
         self.check()

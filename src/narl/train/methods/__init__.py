@@ -111,15 +111,15 @@ def boosted_form(name: str) -> str:
         'A-GCE+'
         >>> boosted_form("Forward")
         Traceback (most recent call last):
-        narl.errors.OptionError: Forward has no boosted form: only adjusted losses have one, A-* and T-*; use ...
+        narl.errors.OptionError: Forward has no boosted form: only adjusted losses have one, A-*, which learn ...
     """
     spec = get(name)
     if spec.name.endswith("+") and spec.name[:2] in ("A-", "T-"):
         return spec.name
     if spec.name[:2] not in ("A-", "T-") or f"{spec.name}+".lower() not in _known():
         raise OptionError(
-            f"{spec.name} has no boosted form: only adjusted losses have one, A-* and T-*; use --method A-GCE with "
-            "--boost, or leave --boost out"
+            f"{spec.name} has no boosted form: only adjusted losses have one, A-*, which learn from clean samples "
+            "(--clean), and T-*, which use an adjuster (--adjuster); give one of the two, or leave --boost out"
         )
     return f"{spec.name}+"
 

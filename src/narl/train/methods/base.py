@@ -19,6 +19,7 @@ from narl.bilevel.refusals import Noted
 from narl.bilevel.rivals import rivals
 from narl.errors import CheckpointError, OptionError
 from narl.train.methods.descent import descend
+from narl.train.methods.trusted import check_trusted, with_trusted
 from narl.train.methods.weights import check_weights, weighed
 
 _ALONE = Processes.alone()
@@ -50,6 +51,8 @@ class Setting:
             with.
         noted: where steps note whether they were finite, for a method that looks there before its state is written;
             None: each step that is not is refused at once.
+        trusted: whether each training sample's label is known to be right, ``(num_samples,)``, on the device; such
+            samples are trained on by cross entropy, where the method ``trusts``. None: of none it is known.
 
     Example:
         >>> model = nn.Linear(4, 3)
@@ -74,6 +77,7 @@ class Setting:
     kind: str | None = None
     shape: Mapping[str, Any] = field(default_factory=dict)
     noted: Noted | None = None
+    trusted: Tensor | None = None
 
     def __post_init__(self) -> None:
         """Refuse numbers that are none."""
@@ -82,6 +86,8 @@ class Setting:
                 raise OptionError(f"{name} = {getattr(self, name)} leaves nothing to train: give 1 or more")
         if self.weights is not None:
             check_weights(self.weights, self.num_samples)
+        if self.trusted is not None:
+            check_trusted(self.trusted, self.num_samples)
 
     @property
     def device(self) -> torch.device:
@@ -148,7 +154,8 @@ class Method(ABC):
     ``name`` is how the method is called, ``fields`` names the values that its reports hold for every sample, and
     ``adjuster`` is the adjuster that it learns, None if it learns none. ``distributed`` says that several processes can
     train with it: the classifier moves by all of their gradients, and what it remembers of samples it tells the others.
-    ``unmoved`` says why an engine cannot do its steps, where :meth:`move` gives None.
+    ``unmoved`` says why an engine cannot do its steps, where :meth:`move` gives None. ``trusts`` says that samples that
+    :attr:`Setting.trusted` names are trained on by cross entropy.
 
     A method may ask for more than batches, and is then trained by one process, without CUDA graphs. ``views`` names
     augmentations, such as ``("usual", "usual", "strong")``: :meth:`step` is then given a tuple of as many inputs, each
@@ -169,6 +176,7 @@ class Method(ABC):
     fields: tuple[str, ...] = ()
     adjuster: Adjuster | None = None
     distributed: bool = False
+    trusts: bool = False
     unmoved: str = "the method does not say what its steps are"
     views: tuple[str, ...] = ()
 
@@ -264,6 +272,8 @@ class LossMethod(Method):
         (torch.Size([2]), 1)
     """
 
+    trusts = True
+
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
         self.steps = 0
@@ -288,7 +298,13 @@ class LossMethod(Method):
         """What the step is; None without a :attr:`phase`, or with weights."""
         self.before_step()
         phase = self.phase
-        return None if phase is None or self.setting.weights is not None else Move(phase, self.values, self.observe)
+        if phase is None or self.setting.weights is not None:
+            return None
+        return Move(phase, self.values if self.setting.trusted is None else self._values_of_all, self.observe)
+
+    def _values_of_all(self, logits: Tensor, y: Tensor, ids: Tensor) -> Tensor:
+        """:meth:`values`, and cross entropy for trusted samples."""
+        return with_trusted(self.values(logits, y, ids), logits, y, ids, self.setting.trusted)
 
     @final
     def moved(self) -> None:
@@ -330,7 +346,7 @@ class LossMethod(Method):
             self.setting.optimizer,
             x,
             y,
-            lambda logits: weighed(self.values(logits, y, ids), self.setting.weights, ids),
+            lambda logits: weighed(self._values_of_all(logits, y, ids), self.setting.weights, ids),
             processes=self.setting.processes,
             noted=self.setting.noted,
         )

@@ -99,7 +99,7 @@ class Boosted(Method):
         kind = None if parts.any else setting.kind
         # On a GPU the host goes ahead: a step that is not finite is refused before the state is written.
         self._noted = setting.noted or (Noted(setting.device) if setting.device.type == "cuda" else None)
-        own = replace(setting, model=self._trained(), clean=self._clean(), kind=kind, noted=self._noted)
+        own = replace(setting, model=self._trained(), clean=self._clean(), kind=kind, noted=self._noted, trusted=None)
         self.plain = make(own, self._wrap)
         self.fields = (*self.plain.fields, SUSPICION)
         self.adjuster = self.plain.adjuster

@@ -11,14 +11,15 @@ from torch.optim import Adam, Optimizer
 from narl.bilevel import MetaStep, StepReport
 from narl.bilevel.calls import Inputs
 from narl.bilevel.hypergradient import Hypergradient
+from narl.bilevel.reports import observed
 from narl.bilevel.rivals import rivals
-from narl.bilevel.step import observed
 from narl.bilevel.tangents import KINDS
 from narl.bilevel.turns import couples
 from narl.errors import OptionError
 from narl.train.methods.base import Method, Move, Setting
 from narl.train.methods.descent import descend
 from narl.train.methods.spec import Option
+from narl.train.methods.trusted import Trusting
 from narl.train.methods.weights import Weighed, weighed
 
 _SHORT = 2000  # steps
@@ -45,13 +46,30 @@ def auto_learning_rate(total_steps: int) -> float:
     return min(max(30 / total_steps, 1e-3), 1e-2)
 
 
+def by_heart(kind: str | None, rows: int, epochs: int | None) -> bool:
+    """Whether a network is about to know all labels by heart, wrong ones included: that of a table that comes up often.
+
+    That is in 8 epochs or more, and in one for every 800 rows.
+
+    Args:
+        kind: of the data: ``"image"``, ``"table"``, ``"text"``; None: not known.
+        rows: training samples.
+        epochs: passes over them; None: not known.
+
+    Example:
+        >>> by_heart("table", 16_000, 30), by_heart("table", 16_000, 10), by_heart("image", 1200, 30)
+        (True, False, False)
+    """
+    return kind == "table" and epochs is not None and epochs >= max(_FEW_EPOCHS, rows / _ROWS_AN_EPOCH)
+
+
 def auto_beginning(kind: str | None, total_steps: int, rows: int, epochs: int | None) -> dict[str, Any]:
     """How an adjusted loss begins and what it is judged by, where nobody said: otherwise than usual on small tables.
 
     A perceptron knows the labels of a few thousand rows by heart after some hundred steps, wrong ones included. Until
     then the look-ahead sees that trusting all labels pays, and after that there is nothing left to learn it from. So it
-    is with tables in runs of up to 2,000 steps, if every row comes up often enough: in 8 epochs or more, and in one
-    for every 800 rows. There the adjuster begins late, from the loss's fixed hyperparameters.
+    is with tables in runs of up to 2,000 steps, if every row comes up often enough (:func:`by_heart`). There the
+    adjuster begins late, from the loss's fixed hyperparameters.
 
     Args:
         kind: of the data: ``"image"``, ``"table"``, ``"text"``; None: not known.
@@ -68,8 +86,7 @@ def auto_beginning(kind: str | None, total_steps: int, rows: int, epochs: int | 
         >>> auto_beginning("table", 1580, 15_738, 10) == auto_beginning("image", 360, 1200, 30)
         True
     """
-    often = epochs is not None and epochs >= max(_FEW_EPOCHS, rows / _ROWS_AN_EPOCH)
-    if kind == "table" and total_steps <= _SHORT and often:
+    if total_steps <= _SHORT and by_heart(kind, rows, epochs):
         return {"clean_loss": "mae", "robust_start": 0.2, "merge_even": True}
     return {"clean_loss": "ce", "robust_start": 0.0, "merge_even": False}
 
@@ -160,11 +177,15 @@ class MetaMethod(Method):
         self.adjuster_lr = auto_learning_rate(setting.total_steps) if adjuster_lr is None else adjuster_lr
         self.adjuster_weight_decay = adjuster_weight_decay
         self._learned, self._follow, self._clean_loss = learned, follow_schedule, clean_loss
+        self._objective: LearnedLoss = learned
         self._largest_lr = 0.0
+        self.trusts = isinstance(learned, nn.Module)
+        if setting.trusted is not None and isinstance(learned, nn.Module):
+            self._objective = Trusting(learned, setting.trusted)
         self._meta = MetaStep(
             setting.model,
             setting.optimizer,
-            learned if setting.weights is None else Weighed(learned, setting.weights),
+            self._objective if setting.weights is None else Weighed(self._objective, setting.weights),
             every=every,
             virtual=virtual,
             tangent=tangent,
@@ -239,14 +260,14 @@ class MetaMethod(Method):
     @final
     def move(self) -> Move | None:
         """What the step is; None if what is learned is no module, for other tangents and clean losses, or weights."""
-        if not isinstance(self._learned, nn.Module) or self._meta.tangent not in ("auto", "forward"):
+        if not isinstance(self._objective, nn.Module) or self._meta.tangent not in ("auto", "forward"):
             return None
         if self.setting.weights is not None or self._clean_loss != "ce":
             return None
         self._prepare()
         meta = self._meta if self._is_warm and self._meta.is_due else None
         phase = "plain" if meta is None else "meta"
-        return Move(phase, self._learned.loss, self._learned.observe, self._learned, meta)
+        return Move(phase, self._objective.loss, self._objective.observe, self._objective, meta)
 
     @final
     def moved(self) -> None:
@@ -303,7 +324,7 @@ class MetaMethod(Method):
             self.setting.optimizer,
             x,
             y,
-            lambda logits: weighed(self._learned.loss(logits, y, ids), self.setting.weights, ids),
+            lambda logits: weighed(self._objective.loss(logits, y, ids), self.setting.weights, ids),
             processes=self.setting.processes,
             wait=couples(self._learned),
             noted=self.setting.noted,

@@ -10,12 +10,15 @@ from torch import Tensor
 
 from narl.adjuster import AdjustedLoss, Adjuster
 from narl.adjuster.pretrained import open_pack
-from narl.bilevel.step import observed
+from narl.bilevel.reports import observed
 from narl.errors import OptionError
 from narl.losses import RobustLoss
 from narl.train.methods.base import LossMethod, Setting
-from narl.train.methods.meta import LearnedLoss
+from narl.train.methods.meta import LearnedLoss, by_heart
 from narl.train.methods.spec import MethodSpec, Option
+
+ROBUST_START = 1 / 3
+"""Share of the steps with fixed hyperparameters: as long as the untrained one of three snapshots would serve."""
 
 Given: TypeAlias = Adjuster | str | os.PathLike[str]
 
@@ -30,6 +33,8 @@ class Transferred(LossMethod):
         adjusters: an adjuster, or its snapshots, each of which serves a part of the training; adjusters or their files.
         serves: see :class:`narl.AdjustedLoss`.
         margin: see :class:`narl.AdjustedLoss`.
+        robust_start: see :class:`narl.AdjustedLoss`; None: :data:`ROBUST_START` for tables that are about to be known
+            by heart, :func:`narl.train.methods.meta.by_heart`, else 0.
         wrap: what makes an objective of the adjuster, from a function that gives the one that serves, and None for one
             that is learned; None: it is its own.
 
@@ -54,6 +59,7 @@ class Transferred(LossMethod):
         *,
         serves: str = "from",
         margin: str | None = None,
+        robust_start: float | None = None,
         wrap: Callable[[Callable[[], Adjuster], None], LearnedLoss] | None = None,
     ) -> None:
         super().__init__(setting)
@@ -68,7 +74,11 @@ class Transferred(LossMethod):
             for given in listed
             for snapshot in (open_pack(given).snapshots if isinstance(given, (str, os.PathLike)) else [given])
         ]
-        criterion = AdjustedLoss(learned, setting.class_counts, reduction="none", serves=serves, margin=margin)
+        if robust_start is None:
+            robust_start = ROBUST_START if by_heart(setting.kind, setting.num_samples, setting.epochs) else 0.0
+        criterion = AdjustedLoss(
+            learned, setting.class_counts, reduction="none", serves=serves, margin=margin, robust_start=robust_start
+        )
         self.criterion = criterion.to(setting.device)
         first = self.criterion.at(0.0)
         if first.running is not None:
@@ -156,6 +166,14 @@ def spec(loss: RobustLoss, title: str | None = None) -> MethodSpec:
                 None,
                 "what the adjuster sees: running or latest margins; none: as it was learned",
                 choices=("running", "latest"),
+            ),
+            "robust_start": Option(
+                None,
+                "share of the steps with the loss's fixed hyperparameters, before what was learned serves; none: a "
+                "third on tables whose rows come up often, else 0",
+                float,
+                low=0,
+                high=1,
             ),
         },
     )
