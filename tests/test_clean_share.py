@@ -228,3 +228,20 @@ def test_the_command_line(data: Path) -> None:
     assert "add --train-on-clean" in refused(*flags, "--clean-share", 0.7)
     for wrong in ("0", "1", "1.5", "nan", "half"):
         assert "--clean-share" in refused(*flags, "--train-on-clean", "--clean-share", wrong)
+
+
+def test_images_have_a_share_if_one_is_given(tmp_path: Path) -> None:
+    draws = np.random.default_rng(0)
+    pixels = draws.integers(0, 256, (60, 8, 8, 3), dtype=np.uint8)
+    np.savez(tmp_path / "images.npz", x=pixels, y=np.arange(60) % 3)
+    asked: dict[str, Any] = {
+        "clean": "12",
+        "train_on_clean": True,
+        "test": "none",
+        "epochs": 3,
+        "device": "cpu",
+        "method": "CE",
+    }
+    for share in (None, 0.4):
+        made = plan(Settings(data=str(tmp_path / "images.npz"), model="convnet", clean_share=share, **asked))
+        assert made.recipe.clean_share == share

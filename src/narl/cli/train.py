@@ -46,7 +46,7 @@ def train(
         str,
         typer.Option(
             help="Share of every batch that these clean samples have, a number between 0 and 1; auto: by how many they "
-            "are and how wrong the given labels are among them.",
+            "are and how wrong the given labels are among them; images, as often as any others.",
             rich_help_panel=_METHOD,
         ),
     ] = "auto",

@@ -197,6 +197,8 @@ def _with_share(plan: Plan, method: methods.Method) -> Plan:
     if not given:
         return plan
     share = settings.clean_share
+    if share is None and sets.train.kind == "image":
+        return plan  # a thousand images alone teach little, and how large a share should be was not measured on them
     if share is None:
         share = auto_share(checked, given, len(sets.train.classes), sets.wrong, plan.recipe.epochs)
     known = "" if sets.wrong is None else f"; {sets.wrong:.0%} of them had been given another label"
