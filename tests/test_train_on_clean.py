@@ -129,6 +129,18 @@ def test_test_samples_are_refused_as_ever() -> None:
     assert "training samples that are also clean ones: 10; their checked labels count" in sets.notes
 
 
+@pytest.mark.parametrize(("count", "many"), [(6, False), (8, True)])
+def test_many_clean_samples_that_are_not_trained_on_are_pointed_out(count: int, many: bool) -> None:
+    data = {"x": np.arange(40.0)[:, None], "y": np.arange(40) % 2}
+    clean = {"kind": "file", "count": 0, "x": 100 + np.arange(float(count))[:, None], "y": np.arange(count) % 2}
+    apart, sets = sets_of(data, clean, 0.0, test="none", seed=0)
+    said = [note for note in apart.notes if note.endswith("--train-on-clean trains on them as well")]
+    assert [note.split(" are many")[0] for note in said] == (
+        [f"{count} clean samples beside 40 others"] if many else []
+    )
+    assert not any("are many" in note for note in sets.notes)
+
+
 def test_an_answer_that_errs_counts_as_a_wrong_label() -> None:
     true = np.arange(40) % 2
     data = {"x": np.arange(40.0)[:, None], "y": true, "y_true": true}

@@ -20,6 +20,7 @@ from narl.data.samples import Labels, Samples, Table
 from narl.errors import DataError, OptionError
 from narl.train.settings import Settings
 
+_MANY_CLEAN = 0.2  # of the training samples
 _HELD_OUT_TEST = 0.1
 _LOOKED_AT = 20_000
 
@@ -142,6 +143,11 @@ def prepare(settings: Settings, *, heldout: float) -> Sets:
         train = joined(train, clean if _is_own(settings.clean) else _renamed(clean, train))
         checked = tuple(train.ids[unchecked:].tolist())
         notes.append(f"{len(checked)} clean samples are trained on as well, with their checked labels")
+    elif clean is not None and len(clean) >= _MANY_CLEAN * len(train):
+        notes.append(
+            f"{len(clean)} clean samples beside {len(train)} others are many to leave out of the training: "
+            "--train-on-clean trains on them as well"
+        )
     if (train.class_counts == 0).any():
         empty = [name for name, count in zip(train.classes, train.class_counts, strict=True) if not count]
         raise DataError(
