@@ -80,7 +80,7 @@ def cut(path: Path) -> bytes:
         (TABLE, ["--loss", "gec"], ["gec", "did you mean 'gce'?"]),
         (TABLE, ["--model", "resnet32"], ["resnet32", "tabular"]),
         (TABLE, ["--model", "no.such:thing"], ["no.such"]),
-        (TABLE, ["--device", "gpu"], ["gpu", "use cpu, or auto"]),
+        (TABLE, ["--device", "gpu"], ["gpu", "--device cpu"]),
         (TABLE, ["-o", "q"], ["NAME=VALUE"]),
         (TABLE, ["-o", "p=1"], ["'p'", "q"]),
         (TABLE, ["-o", "q=7"], ["q", "7"]),

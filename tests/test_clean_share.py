@@ -17,7 +17,7 @@ from command_line import done, refused, rings
 from engine_problem import ROWS, SAMPLES, apart, replay_on_cpu, twin
 from narl.data.id_file import write_id_file
 from narl.errors import OptionError
-from narl.train import Settings, plan, resume, start
+from narl.train import plan, resume, start
 from narl.train.assembly import assemble
 from narl.train.batches import sizes
 from narl.train.checked import Mixture, auto_share
@@ -28,6 +28,7 @@ from narl.train.methods.trusted import with_trusted
 from narl.train.run_folder import RunFolder
 from test_engine import played, values_of
 from test_engine_stack import check_same, seats_of
+from test_train_on_clean import asked
 from test_train_session import StopAt, files
 
 
@@ -171,11 +172,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return rings(tmp_path_factory.mktemp("data") / "rings.csv")
 
 
-def asked(data: Path, **more: Any) -> Settings:
-    values: dict[str, Any] = {"clean": "24", "train_on_clean": True, "test": "0.2", "epochs": 2, "batch_size": 50}
-    return Settings(data=str(data), **{**values, "device": "cpu", "threads": 1, **more})
-
-
 def test_the_share_is_decided_once_and_kept(data: Path, tmp_path: Path) -> None:
     made = plan(asked(data))
     assert made.sets.wrong == 8 / 24
@@ -234,14 +230,6 @@ def test_images_have_a_share_if_one_is_given(tmp_path: Path) -> None:
     draws = np.random.default_rng(0)
     pixels = draws.integers(0, 256, (60, 8, 8, 3), dtype=np.uint8)
     np.savez(tmp_path / "images.npz", x=pixels, y=np.arange(60) % 3)
-    asked: dict[str, Any] = {
-        "clean": "12",
-        "train_on_clean": True,
-        "test": "none",
-        "epochs": 3,
-        "device": "cpu",
-        "method": "CE",
-    }
     for share in (None, 0.4):
-        made = plan(Settings(data=str(tmp_path / "images.npz"), model="convnet", clean_share=share, **asked))
+        made = plan(asked(tmp_path / "images.npz", method="CE", model="convnet", clean_share=share))
         assert made.recipe.clean_share == share

@@ -355,7 +355,7 @@ def test_tensorboard_is_written(rings: Path, tmp_path: Path) -> None:
         ({"optimizer": "lion"}, "lion"),
         ({"augment": "flip"}, "for images"),
         ({"test": "1.5"}, "no share"),
-        ({"device": "cuda:77"}, "use cpu, or auto"),
+        ({"device": "cuda:77"}, "--device cpu"),
         ({"warmup": 9.0}, "warm-up"),
         ({"overlap": "maybe"}, "maybe"),
         ({"model": "resnet32"}, "resnet32"),

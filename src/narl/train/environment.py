@@ -58,7 +58,8 @@ def usable_device(name: str) -> str:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise OptionError(
-            f"device {name!r} cannot be used here ({reason}): use cpu, or auto for a GPU where there is one"
+            f"device {name!r} cannot be used here ({reason}): use cpu, or auto for a GPU where there is one (on the "
+            "command line --device cpu)"
         ) from error
     if kind not in ("cpu", "cuda"):
         raise OptionError(f"device {name!r} is of a kind that narl does not train on: use cpu, cuda or auto")
