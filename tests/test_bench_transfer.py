@@ -12,12 +12,13 @@ import pytest
 from command_line import done, refused
 from narl.adjuster import Adjuster, packs, pretrained
 from narl.adjuster.packs import Pack
-from narl.bench import comparison, protocols, releases, transfer, work
+from narl.bench import account, comparison, protocols, releases, transfer, work
 from narl.bench.cells import Task
 from narl.bench.noise_labels import labels_of
 from narl.bench.runs import Run
 from narl.bench.work import Place
-from narl.train.planning import plan
+from narl.train.methods.transferred import Transferred
+from narl.train.planning import method_for, optimizer_for, plan
 
 
 def questions(path: Path) -> Path:
@@ -111,3 +112,26 @@ def test_once_an_adjuster_is_shipped_only_its_results_count(tmp_path: Path, monk
     place = Place((), tmp_path / "work", tmp_path / "results")
     assert work.reason_against(run.cell, table, place) is None, "it is used where none is named"
     assert "ships none" in str(work.reason_against(replace(run.cell, method="T-JS"), table, place))
+
+
+def test_what_a_run_began_with_is_in_its_account(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "letter.npz", x=rng.normal(size=(400, 4)).astype(np.float32), y=np.arange(400) % 4)
+    adjuster = tmp_path / "gce.safetensors"
+    packs.write(adjuster, Pack((Adjuster("gce", [100] * 4, hidden=5),)))
+    where = Place(
+        (("letter", str(tmp_path / "letter.npz")),),
+        tmp_path / "work",
+        tmp_path / "results",
+        adjusters=(str(adjuster),),
+        device="cpu",
+    )
+    one = cell("transfer-tables", "letter/symmetric-0.4", "T-GCE")
+    made = plan(work.settings_of(one, protocols.get("transfer-tables"), where))
+    model = made.model()
+    method = method_for(made, model, optimizer_for(made, model), None)
+    assert isinstance(method, Transferred)
+    said = account._options(made)["robust_start"]
+    first, before, after = (method.criterion.at(share) for share in (0.0, said - 1e-6, said + 1e-6))
+    assert first is before
+    assert before is not after

@@ -20,6 +20,7 @@ from narl.train import methods
 from narl.train.adjusters import digest_of, numbered
 from narl.train.evaluate import separation
 from narl.train.methods.meta import auto_beginning, auto_every, auto_learning_rate
+from narl.train.methods.transferred import auto_robust_start
 from narl.train.planning import Plan
 from narl.train.record import RIVAL, SampleRecord
 from narl.train.run_folder import RunFolder
@@ -93,7 +94,10 @@ def _options(plan: Plan) -> dict[str, Any]:
     options = methods.get(plan.recipe.method).checked(plan.settings.options)
     # Boosted forms (A-GCE+) begin as in the paper on all kinds of data.
     kind = None if plan.recipe.method.endswith("+") else plan.sets.train.kind
-    usual = auto_beginning(kind, plan.total_steps, len(plan.sets.train), plan.recipe.epochs)
+    rows, epochs = len(plan.sets.train), plan.recipe.epochs
+    usual = auto_beginning(kind, plan.total_steps, rows, epochs)
+    if plan.recipe.method.startswith("T-"):
+        usual = {"robust_start": auto_robust_start(kind, rows, epochs)}
     chosen: dict[str, Callable[[], Any]] = {
         "every": lambda: auto_every(plan.total_steps),
         "adjuster_lr": lambda: auto_learning_rate(plan.total_steps),

@@ -23,6 +23,21 @@ ROBUST_START = 1 / 3
 Given: TypeAlias = Adjuster | str | os.PathLike[str]
 
 
+def auto_robust_start(kind: str | None, rows: int, epochs: int | None) -> float:
+    """The share where nobody said: :data:`ROBUST_START` for tables that are about to be known by heart, else 0.
+
+    Args:
+        kind: see :func:`narl.train.methods.meta.by_heart`, as the others.
+        rows: training samples.
+        epochs: passes over them.
+
+    Example:
+        >>> auto_robust_start("table", 1200, 30) == ROBUST_START, auto_robust_start("image", 1200, 30)
+        (True, 0.0)
+    """
+    return ROBUST_START if by_heart(kind, rows, epochs) else 0.0
+
+
 @final
 class Transferred(LossMethod):
     """Trains with an adjusted loss whose adjuster stays as it is.
@@ -33,8 +48,7 @@ class Transferred(LossMethod):
         adjusters: an adjuster, or its snapshots, each of which serves a part of the training; adjusters or their files.
         serves: see :class:`narl.AdjustedLoss`.
         margin: see :class:`narl.AdjustedLoss`.
-        robust_start: see :class:`narl.AdjustedLoss`; None: :data:`ROBUST_START` for tables that are about to be known
-            by heart, :func:`narl.train.methods.meta.by_heart`, else 0.
+        robust_start: see :class:`narl.AdjustedLoss`; None: :func:`auto_robust_start`.
         wrap: what makes an objective of the adjuster, from a function that gives the one that serves, and None for one
             that is learned; None: it is its own.
 
@@ -75,7 +89,7 @@ class Transferred(LossMethod):
             for snapshot in (open_pack(given).snapshots if isinstance(given, (str, os.PathLike)) else [given])
         ]
         if robust_start is None:
-            robust_start = ROBUST_START if by_heart(setting.kind, setting.num_samples, setting.epochs) else 0.0
+            robust_start = auto_robust_start(setting.kind, setting.num_samples, setting.epochs)
         criterion = AdjustedLoss(
             learned, setting.class_counts, reduction="none", serves=serves, margin=margin, robust_start=robust_start
         )
