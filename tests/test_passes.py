@@ -355,3 +355,11 @@ def test_half_precision_on_the_cpu(name: str) -> None:
     exact, inputs = copy.deepcopy(model).double(), x.double() if x.is_floating_point() else x
     expected = difference(exact, inputs, [along.double() for along in directions])
     assert relative_error([tangent], [expected]) < 0.25  # some units are rounded to the other side of their kink
+
+
+def test_tracing_without_gradients_leaves_forward_mode_on() -> None:
+    """A step as written may follow a captured one: its own tangent pass must find forward mode as it was."""
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    with torch.no_grad():
+        Passes(model, [name for name, _ in model.named_parameters()], torch.randn(4, 2))
+    assert torch._C._is_fwd_grad_enabled()

@@ -16,8 +16,20 @@ from torch.overrides import TorchFunctionMode
 class Composed(TorchFunctionMode):
     """Inside, ``embedding_bag`` is a lookup and a reduction: its own kernel has no forward mode and no second one.
 
-    And ``torch.no_grad()`` in a model also stops forward mode, which would otherwise go through it.
+    And ``torch.no_grad()`` in a model also stops forward mode, which would otherwise go through it. Afterwards forward
+    mode is as it was before.
     """
+
+    def __enter__(self) -> Composed:
+        """Note whether forward mode is on."""
+        self._forward_mode: bool = torch._C._is_fwd_grad_enabled()
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Set it as it was: a gradient mode that was left inside has set it, too."""
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        torch._C._set_fwd_grad_enabled(self._forward_mode)
 
     def __torch_function__(
         self,

@@ -89,10 +89,7 @@ def any_operation(call: Call) -> LinearMap:
 def _duals() -> Iterator[None]:
     # nothing requires a gradient, but forward mode is off where gradients are
     with torch.enable_grad(), forward_ad.dual_level(), Composed():
-        try:
-            yield
-        finally:
-            torch._C._set_fwd_grad_enabled(True)
+        yield
 
 
 def bilinear(call: Call) -> LinearMap:

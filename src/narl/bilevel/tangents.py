@@ -187,11 +187,8 @@ def _dual_pass(run: TrainingPass, directions: Mapping[str, Tensor]) -> Tensor:
     ):
         duals = {name: _dual(weights[name].detach(), along) for name, along in directions.items()}
         still = {name: weight.detach() for name, weight in weights.items() if name not in duals}
-        try:
-            with substituted(run.model, {**still, **duals}, run.buffers), Composed():
-                logits = call(run.model, run.inputs, len(run.logits))
-        finally:
-            torch._C._set_fwd_grad_enabled(True)
+        with substituted(run.model, {**still, **duals}, run.buffers), Composed():
+            logits = call(run.model, run.inputs, len(run.logits))
         tangent: Tensor | None = forward_ad.unpack_dual(logits).tangent  # type: ignore[no-untyped-call]
         if tangent is None:
             raise NotImplementedError("no tangent reaches the logits")
