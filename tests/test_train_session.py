@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from narl import Adjuster
 from narl.errors import CheckpointError, NarlError, OptionError, OverlapError, RunFolderError
@@ -431,3 +433,23 @@ def test_a_run_from_before_milestones_goes_on(rings: Path, reference: Path, tmp_
     (run / "config.json").write_text(json.dumps(config))
     assert resume(run, tensorboard=False).finished
     assert files(run) == files(reference)
+
+
+@pytest.mark.parametrize("method", ["GCE", "A-GCE"])
+def test_layers_hear_of_their_mode_by_the_epoch(
+    method: str, rings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To tell every layer in every step takes longer than to start the step on a GPU."""
+    told: Counter[nn.Module] = Counter()
+    train = nn.Module.train
+
+    def counted(module: nn.Module, mode: bool = True) -> nn.Module:
+        if mode:
+            told[module] += 1
+        return train(module, mode)
+
+    monkeypatch.setattr(nn.Module, "train", counted)
+    run = tmp_path / "run"
+    start(plan(asked(rings, method=method, batch_size=10)), run, tensorboard=False)
+    rows = len(SampleRecord.open(run).ids)
+    assert max(told.values(), default=0) <= 2 * EPOCHS < EPOCHS * rows // 10

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Protocol
@@ -106,21 +107,28 @@ def crop(x: Tensor, draws: Draws) -> Tensor:
         ``(N, C, H, W)``.
     """
     number, channels, height, width = x.shape
-    moves = torch.stack([_moves(side, draws) for side in (height, width)]).to(x.device, non_blocking=True)
-    rows, columns = (_reflected(move, side) for move, side in zip(moves, (height, width), strict=True))
-    flat = (rows[:, :, None] * width + columns[:, None, :]).view(number, 1, height * width)
+    moves = torch.stack([draws.integers(-_pad(side), _pad(side) + 1) + _pad(side) for side in (height, width)])
+    down, across = moves.to(x.device, non_blocking=True)
+    rows, columns = _reflected(height, width, x.device)[down], _reflected(width, 1, x.device)[across]
+    flat = (rows[:, :, None] + columns[:, None, :]).view(number, 1, height * width)
     return x.reshape(number, channels, height * width).gather(2, flat.expand(-1, channels, -1)).view_as(x)
 
 
-def _moves(side: int, draws: Draws) -> Tensor:
-    pad = min(max(1, side // 8), side - 1)
-    return draws.integers(-pad, pad + 1)
+def _pad(side: int) -> int:
+    """By how many pixels an image moves at most."""
+    return min(max(1, side // 8), side - 1)
 
 
-def _reflected(moves: Tensor, side: int) -> Tensor:
-    """Which line of the image lies at each place once it has moved, ``(N, side)``."""
-    places = (moves[:, None] + torch.arange(side, device=moves.device)).abs()
-    return (side - 1) - ((side - 1) - places).abs()
+@functools.lru_cache(maxsize=64)
+def _reflected(side: int, stride: int, device: torch.device) -> Tensor:
+    """Where the line begins that lies at each place once an image has moved by −pad … pad, ``(2 pad + 1, side)``.
+
+    Looked up rather than computed for every batch: for small images a GPU's host takes longer to ask for these numbers
+    than the GPU to train on them.
+    """
+    moves = torch.arange(-_pad(side), _pad(side) + 1)
+    places = (moves[:, None] + torch.arange(side)).abs()
+    return (((side - 1) - ((side - 1) - places).abs()) * stride).to(device)
 
 
 def flip(x: Tensor, draws: Draws) -> Tensor:

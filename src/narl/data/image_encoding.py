@@ -134,7 +134,7 @@ class ImageEncoder(Encoder):
             factor = torch.tensor(self.std, dtype=torch.float64).mul(scale).reciprocal().view(-1, 1, 1)
             self._constants[x.device] = (centre.to(x.device, torch.float32), factor.to(x.device, torch.float32))
         centre, factor = self._constants[x.device]
-        return (x.float() - centre) * factor
+        return (x - centre) * factor
 
     @property
     def _dtype(self) -> type[np.generic]:

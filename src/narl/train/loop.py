@@ -200,28 +200,27 @@ class Loop:
             yield self.processes.together(lambda: next(stream))
 
     def _step(self, x: Tensor, rows: Tensor, watcher: Watcher) -> Course[None]:
-        self.model.train()
+        if not self.model.training:  # to tell all of its layers in every step takes as long as starting the step
+            self.model.train()
         self.schedule.apply(self.optimizer, self.learning_rate, self.position)
         share, total = self.processes.share(len(rows)), len(rows)
         rows = rows[share]
         inputs = self._inputs(x, share, total)
         report = yield Batch(self.engine, inputs, self.train.labels[rows], rows)
-        self._sums["loss"] += report.loss * total
+        self._sums["loss"].add_(report.loss, alpha=total)
         if report.meta_loss is not None:
             self._sums["meta_loss"] += report.meta_loss
             self._sums["meta_steps"] += 1
-        if report.margins is not None:
-            self._values["margin"][rows] = report.margins.to(self._values["margin"].dtype)
-        if report.rivals is not None:
-            self._values[RIVAL][rows] = report.rivals.to(self._values[RIVAL].dtype)
         unknown = set(report.hyperparameters) - set(self.method.fields)
         if unknown:
             raise OptionError(
                 f"method {self.method.name} reports {', '.join(sorted(unknown))} for every sample, which its fields do "
                 "not name: add it to fields"
             )
-        for name, values in report.hyperparameters.items():
-            self._values[name][rows] = values.to(self._values[name].dtype)
+        found = {"margin": report.margins, RIVAL: report.rivals, **report.hyperparameters}
+        for name, values in found.items():
+            if values is not None:
+                self._values[name].index_copy_(0, rows, values.to(self._values[name].dtype))
         self.step_of_epoch += 1
         watcher.after_step(report)
 
