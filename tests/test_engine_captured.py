@@ -178,7 +178,7 @@ def test_losses_that_were_reported_stay() -> None:
 def test_a_method_that_does_not_say_its_steps_is_told_once() -> None:
     own, other = (twin("A-GCE", every=2, tangent="reverse") for _ in range(2))
     engine = engine_of(other, compiled=True)
-    with pytest.warns(NarlWarning, match="with A-GCE trains without CUDA graphs .it judges its steps") as told:
+    with pytest.warns(NarlWarning, match="with A-GCE trains without CUDA graphs .it weighs its samples") as told:
         engine.step(*own.batches[0])
     assert len(told) == 1
     for batch in own.batches[1:]:

@@ -24,6 +24,7 @@ MIXES: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "always": [("A-GCE", {"every": 1, "margin": "latest"}), ("A-JS", {"every": 1, "virtual": "optimizer"})],
     "plain look-ahead": [("A-GCE", {"every": 3, "virtual": "sgd"}), ("A-SL", {"every": 3, "virtual": "sgd"})],
     "late": [("A-GCE", {"every": 2, "warmup": 0.5}), ("A-SL", {"every": 2, "warmup": 0.5})],
+    "judged by 1 - p": [(name, {"every": 2, "clean_loss": "mae"}) for name in ("A-GCE", "A-SL")],
     "one": [("A-GCE", {"every": 2})],
 }
 
@@ -318,10 +319,17 @@ def test_what_cannot_be_stacked_is_said() -> None:
 
 
 @pytest.mark.usefixtures("replaying")
-def test_adjusters_that_cannot_be_learned_together() -> None:
-    mixed = some([("A-GCE", {"virtual": "sgd", "every": 1}), ("A-GCE", {"virtual": "optimizer", "every": 1})])
+@pytest.mark.parametrize(
+    ("option", "values", "reason"),
+    [
+        ("virtual", ("sgd", "optimizer"), "look ahead by different steps"),
+        ("clean_loss", ("ce", "mae"), "judged by different clean losses"),
+    ],
+)
+def test_adjusters_that_cannot_be_learned_together(option: str, values: tuple[str, str], reason: str) -> None:
+    mixed = some([("A-GCE", {option: value, "every": 1}) for value in values])
     stack = Stack()
-    with pytest.raises(OptionError, match="look ahead by different steps"):
+    with pytest.raises(OptionError, match=reason):
         stack.step(seats_of(stack, mixed), [one.batches[0] for one in mixed])
 
 

@@ -13,6 +13,7 @@ from torch.testing import assert_close
 
 import narl
 from narl import losses
+from narl.bilevel.clean_losses import absolute_error
 from narl.bilevel.slopes import CleanSlope, Slopes
 from oracles import finite_differences
 
@@ -186,3 +187,22 @@ def test_clean_slope_is_cross_entropys(dtype: torch.dtype, kind: str) -> None:
     tolerance = 1e-2 if dtype == torch.bfloat16 else 1e-5
     assert_close(slope, expected.to(dtype), rtol=tolerance, atol=1e-6)
     assert_close(loss, mean.detach().to(loss.dtype), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("trainings", [None, 3])
+@pytest.mark.parametrize("soft", [False, True])
+def test_clean_slope_of_the_bounded_loss(trainings: int | None, soft: bool) -> None:
+    """Against p (e_y - p) by hand: the gradient of 1 - p_y is -p_y (e_y - p)."""
+    count, classes, draws = 5, 4, torch.Generator().manual_seed(0)
+    of_all = torch.randn(count, trainings or 1, classes, generator=draws, dtype=torch.float64)
+    targets = torch.randint(0, classes, (count, trainings or 1), generator=draws)
+    wanted = F.one_hot(targets, classes).double()
+    p = of_all.softmax(dim=2)
+    right = (p * wanted).sum(dim=2, keepdim=True)
+    expected = -right * (wanted - p) / count
+    given = wanted if soft else targets
+    logits, given = of_all.flatten(1), (given if trainings else given.squeeze(1))
+    slope, loss = CleanSlope(torch.zeros_like(logits), given, loss=absolute_error, trainings=trainings)(logits, given)
+    assert_close(slope, expected.flatten(1))
+    means = 1 - right.squeeze(2).mean(dim=0)
+    assert_close(loss, means if trainings else means.squeeze(0))

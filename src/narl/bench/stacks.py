@@ -11,7 +11,7 @@ from narl.bench.protocol import Protocol
 from narl.bench.work import Place, epochs_done
 from narl.train import methods
 
-_IN_STEP = ("every", "warmup", "virtual", "tangent")  # options that say what is done in which step
+_IN_STEP = ("every", "warmup", "virtual", "tangent", "clean_loss")  # options that say what is done in which step
 
 
 def stacked(cells: Mapping[Cell, Protocol], place: Place, size: int) -> list[tuple[Cell, ...]]:

@@ -1,4 +1,4 @@
-"""What a virtual step is judged by: the loss of the clean batch."""
+"""What a virtual step is judged by: a loss of the clean samples, whose mean counts."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from torch import Tensor
 from narl.checks import at_least_float32
 from narl.errors import OptionError
 
+CleanLoss = Callable[[Tensor, Tensor], Tensor]
+
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross entropy, the paper's: it asks for right probabilities.
+    """Cross entropy, the paper's: it asks for right probabilities.
 
     A few clean samples that the model gets confidently wrong can make up most of it. Then whatever makes the model less
     sure lowers it, and wrong labels do that.
@@ -22,13 +24,13 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
         targets: class indices ``(N,)`` or probabilities ``(N, c)``.
 
     Returns:
-        A scalar, at least float32.
+        One value a sample, ``(N,)``, at least float32.
     """
-    return F.cross_entropy(at_least_float32(logits), _as_classes(targets))
+    return F.cross_entropy(at_least_float32(logits), _as_classes(targets), reduction="none")
 
 
 def absolute_error(logits: Tensor, targets: Tensor) -> Tensor:
-    """How improbable the right labels are in the mean, ``1 - p``: a smooth form of the share of errors.
+    """How improbable the right labels are, ``1 - p``: in the mean a smooth form of the share of errors.
 
     Bounded, so that no clean sample counts for more than one.
 
@@ -37,24 +39,24 @@ def absolute_error(logits: Tensor, targets: Tensor) -> Tensor:
         targets: class indices ``(N,)`` or probabilities ``(N, c)``.
 
     Returns:
-        A scalar, at least float32.
+        One value a sample, ``(N,)``, at least float32.
 
     Example:
         >>> import torch
         >>> absolute_error(torch.zeros(3, 4), torch.tensor([0, 1, 2]))
-        tensor(0.7500)
+        tensor([0.7500, 0.7500, 0.7500])
     """
     probabilities = at_least_float32(logits).softmax(dim=1)
     targets = _as_classes(targets)
     if targets.is_floating_point():
-        return 1 - (probabilities * targets).sum(dim=1).mean()
-    return 1 - probabilities.gather(1, targets.unsqueeze(1)).mean()
+        return 1 - (probabilities * targets).sum(dim=1)
+    return 1 - probabilities.gather(1, targets.unsqueeze(1)).squeeze(1)
 
 
-CLEAN_LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"ce": cross_entropy, "mae": absolute_error}
+CLEAN_LOSSES: dict[str, CleanLoss] = {"ce": cross_entropy, "mae": absolute_error}
 
 
-def clean_loss_of(name: str) -> Callable[[Tensor, Tensor], Tensor]:
+def clean_loss_of(name: str) -> CleanLoss:
     """The clean loss of this name.
 
     Example:

@@ -13,7 +13,7 @@ from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
 from narl.bilevel.calls import Inputs, call, snapshot, substituted, uncompiled
-from narl.bilevel.clean_losses import clean_loss_of, cross_entropy
+from narl.bilevel.clean_losses import CleanLoss, clean_loss_of, cross_entropy
 from narl.bilevel.memory_format import faster_layout
 from narl.bilevel.optimizers import Rule, rule_of, trained_parameters
 from narl.bilevel.processes import Processes, bare
@@ -142,7 +142,7 @@ def meta_gradient(
     tangent: str,
     processes: Processes,
     clip: float | None = None,
-    clean_loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
+    clean_loss: CleanLoss = cross_entropy,
 ) -> Hypergradient:
     """The hypergradient on top of a forward pass, whose graph stays there; ``begin`` makes it and the clean batch."""
     parameters = trained_parameters(model, optimizer)
@@ -166,7 +166,7 @@ def meta_gradient(
             check_targets(clean_targets, num_classes=clean_logits.shape[1], num_samples=len(clean_logits))
         except LabelError as error:
             raise LabelError(f"in the clean batch, {error}") from None
-        judged = clean_loss(clean_logits, clean_targets)
+        judged = clean_loss(clean_logits, clean_targets).mean()
         turn.give(
             [judged.detach(), *torch.autograd.grad(judged, list(moved.values()), allow_unused=True)],
             weight=len(clean_targets),

@@ -10,14 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from narl.bilevel.calls import substituted
+from narl.bilevel.clean_losses import CleanLoss, cross_entropy
 from narl.bilevel.hypergradient import logit_gradient
 from narl.bilevel.passes import Compile
-from narl.checks import at_least_float32
 
 
 @final
@@ -115,11 +114,12 @@ def _traced(function: Callable[..., Any], *example: Any) -> fx.GraphModule:
 
 @final
 class CleanSlope:
-    """Mean cross entropy's gradient by the logits, and mean cross entropy, at one batch shape.
+    """The mean clean loss's gradient by the logits, and that mean, at one batch shape.
 
     Args:
         logits: an example, ``(N, c)``.
         targets: an example.
+        loss: of clean samples, ``(logits, targets) -> (N,)``.
         trainings: how many stand side by side, R: logits ``(N, R·c)``, targets ``(N, R)`` or ``(N, R, c)``, and each
             has a mean of its own; None: the batch is one training's.
         compile: makes a fast function of a graph; None: the graph runs as it is.
@@ -132,10 +132,15 @@ class CleanSlope:
     """
 
     def __init__(
-        self, logits: Tensor, targets: Tensor, *, trainings: int | None = None, compile: Compile | None = None
+        self,
+        logits: Tensor,
+        targets: Tensor,
+        *,
+        loss: CleanLoss = cross_entropy,
+        trainings: int | None = None,
+        compile: Compile | None = None,
     ) -> None:
-        function = _cross_entropy if trainings is None else functools.partial(_cross_entropies, trainings)
-        graph = _traced(function, logits, targets)
+        graph = _traced(functools.partial(_clean_slope, loss, trainings), logits, targets)
         self._function: Any = graph if compile is None else compile(graph)
 
     def __call__(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -144,23 +149,13 @@ class CleanSlope:
         return slope, loss
 
 
-def _cross_entropy(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+def _clean_slope(loss: CleanLoss, trainings: int | None, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     leaf = logits.detach().requires_grad_()
     with torch.enable_grad():
-        loss = F.cross_entropy(at_least_float32(leaf), _classes(targets))
-        (slope,) = torch.autograd.grad(loss, leaf)
-    return slope.detach(), loss.detach()
-
-
-def _cross_entropies(trainings: int, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    leaf = logits.detach().requires_grad_()
-    with torch.enable_grad():
-        apart = at_least_float32(leaf).reshape(len(leaf) * trainings, -1)
-        each = F.cross_entropy(apart, _classes(targets).flatten(0, 1), reduction="none")
-        losses = each.reshape(-1, trainings).mean(dim=0)
-        (slope,) = torch.autograd.grad(losses.sum(), leaf)
-    return slope.detach(), losses.detach()
-
-
-def _classes(targets: Tensor) -> Tensor:
-    return targets if targets.is_floating_point() else targets.long()
+        if trainings is None:
+            means = loss(leaf, targets).mean()
+        else:
+            each = loss(leaf.reshape(len(leaf) * trainings, -1), targets.flatten(0, 1))
+            means = each.reshape(-1, trainings).mean(dim=0)
+        (slope,) = torch.autograd.grad(means.sum(), leaf)
+    return slope.detach(), means.detach()

@@ -120,7 +120,7 @@ class MetaStep:
         self.adjuster_optimizer = optimizer_of(adjuster, adjuster_optimizer)
         self.steps = 0
         self.rule = rule_of(optimizer, virtual)
-        self._judged = clean_loss_of(clean_loss)
+        self.clean_loss = clean_loss_of(clean_loss)
         if self.processes.count > 1:
             refuse_synchronised(self.model)
             self.processes.same(list(adjuster.parameters()))
@@ -312,7 +312,7 @@ class MetaStep:
             tangent=self.tangent,
             processes=self.processes,
             clip=self.clip,
-            clean_loss=self._judged,
+            clean_loss=self.clean_loss,
         )
 
     def _move_model(self, forward: Callable[[], Tensor], y: Tensor, ids: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -123,7 +123,9 @@ class Iteration:
                 self._guard(move.meta.adjuster_optimizer)
             logits = self._try(clean[0], tangents=False).logits
             if self._clean is None:
-                self._clean = CleanSlope(logits, clean[1], trainings=move.trainings, compile=self._compile)
+                self._clean = CleanSlope(
+                    logits, clean[1], loss=move.meta.clean_loss, trainings=move.trainings, compile=self._compile
+                )
             self._clean(logits, clean[1])
 
     def _needs_tangents(self, move: Move) -> bool:

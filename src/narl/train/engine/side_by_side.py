@@ -71,7 +71,10 @@ class Metas:
     def __init__(self, metas: Sequence[LookAhead], adjuster: nn.Module) -> None:
         if len({meta.rule for meta in metas}) > 1:
             raise OptionError("trainings that look ahead by different steps cannot be stacked")
+        if len({meta.clean_loss for meta in metas}) > 1:
+            raise OptionError("trainings whose steps are judged by different clean losses cannot be stacked")
         self.rule: Rule = metas[0].rule
+        self.clean_loss = metas[0].clean_loss
         self.adjuster = adjuster
         self._own = list(dict.fromkeys(meta.adjuster_optimizer for meta in metas))  # one, if they share an adjuster
         for own in self._own:

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from narl.adjuster import Adjuster, margin
 from narl.bilevel import Processes, StepReport
 from narl.bilevel.calls import Inputs
+from narl.bilevel.clean_losses import CleanLoss
 from narl.bilevel.optimizers import Rule
 from narl.bilevel.refusals import Noted
 from narl.bilevel.rivals import rivals
@@ -114,6 +115,10 @@ class LookAhead(Protocol):
     @property
     def adjuster_optimizer(self) -> Optimizer:
         """What moves it."""
+
+    @property
+    def clean_loss(self) -> CleanLoss:
+        """What the step is judged by."""
 
 
 @final

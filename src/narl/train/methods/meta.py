@@ -153,7 +153,7 @@ class MetaMethod(Method):
     """
 
     distributed = True
-    unmoved = "it judges its steps by another clean loss than cross entropy, weighs its samples, or has its own tangent"
+    unmoved = "it weighs its samples, or has its own tangent"
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class MetaMethod(Method):
         self.warmup_steps = round(warmup * setting.total_steps)
         self.adjuster_lr = auto_learning_rate(setting.total_steps) if adjuster_lr is None else adjuster_lr
         self.adjuster_weight_decay = adjuster_weight_decay
-        self._learned, self._follow, self._clean_loss = learned, follow_schedule, clean_loss
+        self._learned, self._follow = learned, follow_schedule
         self._objective: LearnedLoss = learned
         self._largest_lr = 0.0
         self.trusts = isinstance(learned, nn.Module)
@@ -259,10 +259,10 @@ class MetaMethod(Method):
 
     @final
     def move(self) -> Move | None:
-        """What the step is; None if what is learned is no module, for other tangents and clean losses, or weights."""
+        """What the step is; None if what is learned is no module, for other tangents, or weights."""
         if not isinstance(self._objective, nn.Module) or self._meta.tangent not in ("auto", "forward"):
             return None
-        if self.setting.weights is not None or self._clean_loss != "ce":
+        if self.setting.weights is not None:
             return None
         self._prepare()
         meta = self._meta if self._is_warm and self._meta.is_due else None
