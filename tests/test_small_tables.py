@@ -55,14 +55,14 @@ def batch(rows: int = 9, classes: int = 4) -> tuple[Tensor, Tensor]:
 
 def test_the_absolute_error_is_that_of_the_registered_loss_and_cross_entropy_is_torchs() -> None:
     logits, y = batch()
-    assert_close(absolute_error(logits, y), losses.mae(logits, y).mean())
-    assert_close(absolute_error(logits, F.one_hot(y, 4).double()), losses.mae(logits, y).mean())
-    assert torch.equal(cross_entropy(logits, y.int()), F.cross_entropy(logits, y))
+    assert_close(absolute_error(logits, y), losses.mae(logits, y))
+    assert_close(absolute_error(logits, F.one_hot(y, 4).double()), losses.mae(logits, y))
+    assert torch.equal(cross_entropy(logits, y.int()), F.cross_entropy(logits, y, reduction="none"))
 
 
 def test_no_clean_sample_counts_for_more_than_one_by_the_absolute_error() -> None:
     hopeless = torch.tensor([[0.0, 1e4], [1e4, 0.0]], requires_grad=True)
-    value = absolute_error(hopeless, torch.tensor([0, 0]))
+    value = absolute_error(hopeless, torch.tensor([0, 0])).mean()
     torch.autograd.backward(value)
     assert value.item() == 0.5
     assert hopeless.grad is not None
@@ -196,12 +196,19 @@ def test_elsewhere_nothing_has_changed(kind: str | None) -> None:
     assert method_of(total_steps=LONG, kind="table").warmup_steps == 0
 
 
-def test_a_short_run_on_a_table_begins_robust_and_engines_leave_its_steps_as_they_are() -> None:
+def test_a_short_run_on_a_table_begins_robust_and_engines_judge_as_it_does() -> None:
     method = method_of(total_steps=SHORT, kind="table")
     logits, y = torch.randn(5, 3), torch.arange(5) % 3
     assert_close(method.adjuster(logits, y, torch.arange(5))["q"], torch.full((5,), 0.7))
     assert method.warmup_steps == SHORT // 5
-    assert method.move() is None
+    move = method.move()
+    assert move is not None
+    assert move.meta is None, "the adjuster waits until the robust start is over"
+    method.steps = method.warmup_steps
+    later = method.move()
+    assert later is not None
+    assert later.meta is not None
+    assert later.meta.clean_loss is absolute_error
     assert method_of(total_steps=SHORT, kind="table", warmup=0.5).warmup_steps == SHORT // 2
     assert method_of(total_steps=SHORT, kind="table", robust_start=0.0, clean_loss="ce").move() is not None
 
