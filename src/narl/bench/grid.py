@@ -114,10 +114,11 @@ def train(
 
 
 def _jobs(cells: Mapping[Cell, Protocol], place: Place, stack: int) -> list[tuple[Cell, ...]]:
-    """What is trained in one process each: rows that learn one adjuster, stacks, single cells."""
+    """What is trained in one process each, in order: rows that learn one adjuster, stacks, single cells."""
     together = [cell for cell, protocol in cells.items() if protocol.shared]
     alone = {cell: protocol for cell, protocol in cells.items() if not protocol.shared}
-    return rows(together) + stacked(alone, place, stack)
+    places = {cell: number for number, cell in enumerate(cells)}
+    return sorted(rows(together) + stacked(alone, place, stack), key=lambda job: places[job[0]])
 
 
 @contextlib.contextmanager
