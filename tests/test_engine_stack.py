@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from engine_problem import CLASSES, ROWS, SIDE, Batch, Twin, apart, replay_on_cpu, twin
 from narl.bilevel import StepReport, hypergradient
+from narl.bilevel.clean_losses import absolute_error, cross_entropy
 from narl.errors import NonFiniteError, OptionError
 from narl.train.engine.captured import CapturedEngine
 from narl.train.engine.culprits import OfOne
@@ -106,6 +107,25 @@ def test_each_goes_on_as_if_it_were_alone(mix: str) -> None:
     assert stack._engine._graphs, "no step was done as one"
     check_same_state(stacked, own)
     assert all(a.clean()[0].equal(b.clean()[0]) for a, b in zip(own, stacked, strict=True))  # as many were drawn
+
+
+@pytest.mark.usefixtures("replaying")
+def test_judged_by_another_loss_once_the_learning_rate_has_fallen() -> None:
+    mix = [(name, {"every": 2, "clean_loss": "late"}) for name in ("A-GCE", "A-SL")]
+    own, stacked = some(mix), some(mix)
+    stack = Stack()
+    seats = seats_of(stack, stacked)
+    judged = []
+    for number in range(12):
+        set_rates([*own, *stacked], 0.05 if number < 6 else 0.005)
+        found = stack.step(seats, [one.batches[number] for one in stacked])
+        for one, report in zip(own, found, strict=True):
+            check_same(report, one.method.step(*one.batches[number]))
+        judged.append({one.method._meta.clean_loss for one in (*own, *stacked)})  # type: ignore[attr-defined]
+    assert judged == [{cross_entropy}] * 6 + [{absolute_error}] * 6
+    assert isinstance(stack._engine, CapturedEngine)
+    assert len(stack._engine._graphs) == 3, "plain steps, and meta iterations judged by two losses"
+    check_same_state(stacked, own)
 
 
 @pytest.mark.usefixtures("replaying")

@@ -17,6 +17,7 @@ from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
 from narl.bilevel import StepReport
+from narl.bilevel.clean_losses import CleanLoss
 from narl.bilevel.flat import Layout
 from narl.bilevel.optimizers import fill_state, trained_parameters
 from narl.bilevel.passes import Compile, Left, Passes
@@ -64,7 +65,7 @@ class Iteration:
         self._layout = Layout([parameter.detach() for parameter in self._trained.values()])
         self._passes: dict[tuple[Any, ...], Passes] = {}
         self._slopes: Slopes | None = None
-        self._clean: CleanSlope | None = None
+        self._clean: dict[CleanLoss, CleanSlope] = {}
         device = self._weights[0].device
         self._bad = torch.zeros((), device=device)
         self._bad_tangent = torch.zeros((), device=device)
@@ -122,11 +123,12 @@ class Iteration:
                 self._learned_rates = Rates(move.meta.adjuster_optimizer, decay=True)
                 self._guard(move.meta.adjuster_optimizer)
             logits = self._try(clean[0], tangents=False).logits
-            if self._clean is None:
-                self._clean = CleanSlope(
-                    logits, clean[1], loss=move.meta.clean_loss, trainings=move.trainings, compile=self._compile
+            judged = move.meta.clean_loss
+            if judged not in self._clean:
+                self._clean[judged] = CleanSlope(
+                    logits, clean[1], loss=judged, trainings=move.trainings, compile=self._compile
                 )
-            self._clean(logits, clean[1])
+            self._clean[judged](logits, clean[1])
 
     def _needs_tangents(self, move: Move) -> bool:
         """Compiling once for all steps is cheaper than keeping a little less; otherwise steps between do without."""
@@ -203,14 +205,13 @@ class Iteration:
         clean_y: Tensor,
     ) -> Tensor:
         assert self._slopes is not None
-        assert self._clean is not None
         assert self._learned_rates is not None
         slopes, of_clean = self._slopes, self._passes[self._key(clean_x, tangents=False)]
         slope = slopes.slope(left.logits, y, ids)
         gradient = self._layout.joined(passes.backward(left, slope))
         moved, derivative = self._virtual(meta, gradient)
         clean = self._forward(of_clean, clean_x, self._with(self._layout.parted(moved)), left.buffers)
-        clean_slope, meta_loss = self._clean(clean.logits, clean_y)
+        clean_slope, meta_loss = self._clean[meta.clean_loss](clean.logits, clean_y)
         clean_gradients = of_clean.backward(clean, clean_slope)
         direction = derivative * self._layout.joined(clean_gradients)
         shift = self._shift(passes, left, x, self._layout.parted(direction))

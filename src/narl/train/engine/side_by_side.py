@@ -71,10 +71,8 @@ class Metas:
     def __init__(self, metas: Sequence[LookAhead], adjuster: nn.Module) -> None:
         if len({meta.rule for meta in metas}) > 1:
             raise OptionError("trainings that look ahead by different steps cannot be stacked")
-        if len({meta.clean_loss for meta in metas}) > 1:
-            raise OptionError("trainings whose steps are judged by different clean losses cannot be stacked")
         self.rule: Rule = metas[0].rule
-        self.clean_loss = metas[0].clean_loss
+        self._metas, self.clean_loss = list(metas), metas[0].clean_loss
         self.adjuster = adjuster
         self._own = list(dict.fromkeys(meta.adjuster_optimizer for meta in metas))  # one, if they share an adjuster
         for own in self._own:
@@ -88,7 +86,10 @@ class Metas:
                 self.adjuster_optimizer.state[parameter] = state
 
     def refresh(self) -> None:
-        """Take over the rates that the trainings have set."""
+        """Take over the rates that the trainings have set, and what they are judged by now."""
+        if len({meta.clean_loss for meta in self._metas}) > 1:
+            raise OptionError("trainings whose steps are judged by different clean losses cannot be stacked")
+        self.clean_loss = self._metas[0].clean_loss
         for group, own in zip(self.adjuster_optimizer.param_groups, self._groups, strict=True):
             group["lr"], group["weight_decay"] = own["lr"], own["weight_decay"]
 

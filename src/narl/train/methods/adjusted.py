@@ -40,7 +40,7 @@ class Adjusted(meta.MetaMethod):
         snapshots: how many copies are taken along the training, at even distances.
         adjuster_weight_decay: None: 1e-5 for running margins, which do not drift together, and the paper's 1e-4 for the
             latest ones, which do once wrong labels are memorised.
-        clean_loss: what the look-ahead is judged by, see :class:`narl.MetaStep`; None:
+        clean_loss: what the look-ahead is judged by, see :class:`narl.train.methods.meta.MetaMethod`; None:
             :func:`narl.train.methods.meta.auto_beginning`.
         robust_start: share of the steps that are trained with the loss's fixed hyperparameters; the adjuster begins to
             learn after them, from there. 0: it begins at once, near cross entropy. None:
@@ -201,9 +201,10 @@ def spec(loss: RobustLoss, title: str | None = None) -> MethodSpec:
             **meta.options("the adjuster", None, "; none: 1e-5 for running margins, 1e-4 for the latest"),
             "clean_loss": Option(
                 None,
-                "what the look-ahead is judged by; none: ce, for tables in short runs mae",
+                "what the look-ahead is judged by; late: ce, and mae once the learning rate has fallen; none: ce, for "
+                "tables in short runs mae",
                 str,
-                choices=tuple(CLEAN_LOSSES),
+                choices=(*CLEAN_LOSSES, meta.LATE),
             ),
             "robust_start": Option(
                 None,

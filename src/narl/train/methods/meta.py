@@ -10,6 +10,7 @@ from torch.optim import Adam, Optimizer
 
 from narl.bilevel import MetaStep, StepReport
 from narl.bilevel.calls import Inputs
+from narl.bilevel.clean_losses import clean_loss_of
 from narl.bilevel.hypergradient import Hypergradient
 from narl.bilevel.reports import observed
 from narl.bilevel.rivals import rivals
@@ -22,6 +23,9 @@ from narl.train.methods.spec import Option
 from narl.train.methods.trusted import Trusting
 from narl.train.methods.weights import Weighed, weighed
 
+LATE = "late"
+"""Of clean losses: cross entropy first, then the bounded one."""
+_LATE_SHARE = 0.5  # of the largest learning rate
 _SHORT = 2000  # steps
 _FEW_EPOCHS, _ROWS_AN_EPOCH = 8, 800  # before so many epochs a table is not known by heart
 
@@ -149,7 +153,9 @@ class MetaMethod(Method):
             the end and flatten what was learned.
         virtual: see :class:`narl.MetaStep`.
         tangent: see :func:`narl.hypergradient`.
-        clean_loss: see :class:`narl.MetaStep`.
+        clean_loss: see :class:`narl.MetaStep`; or ``"late"``: ``"ce"``, and ``"mae"`` once the classifier's learning
+            rate has fallen to half of the largest that it has had. Then the classifier gets sure of itself, and cross
+            entropy likes wrong labels for making it less so.
     """
 
     distributed = True
@@ -176,7 +182,7 @@ class MetaMethod(Method):
         self.warmup_steps = round(warmup * setting.total_steps)
         self.adjuster_lr = auto_learning_rate(setting.total_steps) if adjuster_lr is None else adjuster_lr
         self.adjuster_weight_decay = adjuster_weight_decay
-        self._learned, self._follow = learned, follow_schedule
+        self._learned, self._follow, self._late = learned, follow_schedule, clean_loss == LATE
         self._objective: LearnedLoss = learned
         self._largest_lr = 0.0
         self.trusts = isinstance(learned, nn.Module)
@@ -197,7 +203,7 @@ class MetaMethod(Method):
                 capturable=setting.device.type == "cuda",
             ),
             processes=setting.processes,
-            clean_loss=clean_loss,
+            clean_loss="ce" if self._late else clean_loss,
         )
         self._meta.noted = setting.noted
 
@@ -266,7 +272,7 @@ class MetaMethod(Method):
             return None
         self._prepare()
         meta = self._meta if self._is_warm and self._meta.is_due else None
-        phase = "plain" if meta is None else "meta"
+        phase = "plain" if meta is None else ("meta", self._meta.clean_loss.__name__)
         return Move(phase, self._objective.loss, self._objective.observe, self._objective, meta)
 
     @final
@@ -290,8 +296,11 @@ class MetaMethod(Method):
 
     @final
     def set_rate(self) -> None:
-        """Set the learning rate and weight decay of what is learned, by the classifier's learning rate as it is now."""
-        share = self._share_of_rate() if self._follow else 1.0
+        """Set how fast is learned, with what weight decay and by what it is judged, as the classifier's rate is now."""
+        share = self._share_of_rate()
+        if self._late:
+            self._meta.clean_loss = clean_loss_of("mae" if share <= _LATE_SHARE else "ce")
+        share = share if self._follow else 1.0
         for group in self._meta.adjuster_optimizer.param_groups:
             group["lr"] = self.adjuster_lr * share
             group["weight_decay"] = self.adjuster_weight_decay * share
