@@ -16,8 +16,16 @@ from torch import Tensor, nn
 
 from methods_problem import CLASSES, SAMPLES, assert_same, batches, built, data, interrupted, setting_of
 from narl import errors, losses, noise
+from narl.train import Settings, plan, start
 from narl.train.methods import Method, Setting
-from narl.train.methods.forward import Forward, anchor_matrix, clean_matrix, forward_loss, read_matrix
+from narl.train.methods.forward import (
+    Forward,
+    anchor_matrix,
+    clean_matrix,
+    counted_matrix,
+    forward_loss,
+    read_matrix,
+)
 
 PAIR = torch.from_numpy(noise.pair_matrix(CLASSES, 0.4))
 
@@ -141,6 +149,88 @@ def test_the_surest_of_a_classifier_that_mistakes_classes_tell_the_noise() -> No
     predictions = (2 * logits.double()).softmax(1) @ noise  # of the noisy label
     all_of_them, surest = (clean_matrix(predictions, labels, share) for share in (1.0, 0.1))
     assert (surest - noise).abs().sum() < (all_of_them - noise).abs().sum() / 3
+
+
+def mistaken(matrix: Tensor, count: int, sharpness: float, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """Predictions of the noisy label by a classifier that mistakes classes, more or less sure; labels, both."""
+    generator = torch.Generator().manual_seed(seed)
+    c = len(matrix)
+    q = (2 * torch.randn(count, c, generator=generator, dtype=torch.float64)).softmax(dim=1)
+    true = torch.multinomial(q, 1, generator=generator).squeeze(1)
+    given = torch.multinomial(matrix[true], 1, generator=generator).squeeze(1)
+    believed = q**sharpness / (q**sharpness).sum(dim=1, keepdim=True)
+    return believed @ matrix, true, given
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.2, 0.6])
+@pytest.mark.parametrize("sharpness", [0.3, 1.0, 2.0])
+def test_what_a_classifier_mistakes_does_not_blur_a_counted_matrix(rate: float, sharpness: float) -> None:
+    matrix = torch.from_numpy(noise.symmetric_matrix(5, rate))
+    predictions, _, given = mistaken(matrix, 20_000, sharpness)
+    clean_predictions, clean_labels, _ = mistaken(matrix, 1000, sharpness, seed=1)
+    found = counted_matrix(predictions, given, clean_predictions, clean_labels)
+    read = clean_matrix(clean_predictions, clean_labels)
+    error, blurred = ((one - matrix).abs().sum(dim=1).mean() for one in (found, read))
+    assert error < 0.08
+    assert error < blurred / 3
+    torch.testing.assert_close(found.sum(dim=1), torch.ones(5).double())
+    soft = counted_matrix(predictions, given, clean_predictions, F.one_hot(clean_labels, 5).double())
+    torch.testing.assert_close(soft, found)
+
+
+@given(st.integers(0, 1000))
+def test_of_sure_predictions_a_counted_matrix_is_the_share_of_each_label(seed: int) -> None:
+    _, true, labels = mistaken(problem(seed, 3, 1.0)[2], 600, 1.0, seed)
+    sure = F.one_hot(true, 3).double()
+    counts = sure.t() @ F.one_hot(labels, 3).double()
+    found = counted_matrix(sure, labels, sure, true)
+    torch.testing.assert_close(found, counts / counts.sum(dim=1, keepdim=True), atol=1e-3, rtol=0)
+
+
+def test_a_counted_matrix_comes_at_the_end_of_the_epoch_nearest_to_a_third(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(4000, 4)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(np.int64)
+    np.savez(tmp_path / "data.npz", x=x, y=np.where(rng.random(4000) < 0.3, 1 - y, y), y_true=y)
+    asked = Settings(
+        data=str(tmp_path / "data.npz"),
+        method="Forward",
+        options={"estimate": "counted"},
+        clean="200",
+        test="0.2",
+        epochs=5,
+        batch_size=50,
+        device="cpu",
+        threads=1,
+    )
+    seen: list[Tensor | None] = []
+
+    class Watch:
+        def decoded(self, done: int, total: int) -> None: ...
+
+        def begin(self, title: str, epochs: int, steps: int, done: int) -> None: ...
+
+        def after_step(self, report: object) -> None: ...
+
+        def after_epoch(self, record: dict[str, Any]) -> None:
+            seen.append(methods[-1].matrix)  # the first was made to see whether it can be
+
+        def wants_stop(self) -> bool:
+            return False
+
+    methods: list[Forward] = []
+    made = Forward.__init__
+
+    def noted(self: Forward, *arguments: Any, **options: Any) -> None:
+        methods.append(self)
+        made(self, *arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Forward, "__init__", noted)
+        assert start(plan(asked), tmp_path / "run", observer=Watch(), tensorboard=False).finished
+    assert [matrix is None for matrix in seen] == [True, True, False, False, False]
+    assert seen[-1] is not None
+    assert float((seen[-1].diagonal() - 0.7).abs().max()) < 0.15
 
 
 @pytest.mark.parametrize("clean", [True, False])

@@ -17,7 +17,7 @@ from narl.bilevel.hypergradient import checked_clean_batch
 from narl.checks import at_least_float32, check_logits, check_targets
 from narl.errors import NoiseError, SampleIdsError
 from narl.noise.matrices import checked_matrix
-from narl.train.methods.base import LossMethod, Setting
+from narl.train.methods.base import Look, LossMethod, Setting
 from narl.train.methods.fixed import cross_entropy
 from narl.train.methods.modes import evaluating
 from narl.train.methods.spec import MethodSpec, Option
@@ -26,6 +26,11 @@ Matrix: TypeAlias = ArrayLike | Tensor | os.PathLike[str]
 
 _CLEAN_DRAWS = 50  # batches; a clean set that is drawn from at random is seen nearly whole
 _SMALLEST = 1e-8  # of an estimated matrix: a label that was thought impossible must not have an infinite loss
+_RIDGE, _CALIBRATION_STEPS = 1e-6, 200
+_MOST_ROUNDS, _STILL = 1000, 1e-7  # of expectation maximisation
+_MOST_NUMBERS = 10**8  # of predictions that a matrix is counted from: of more, samples at even distances
+_WAYS = ("surest", "counted")
+_FEW_EPOCHS = 3
 
 
 def forward_loss(logits: Tensor, targets: Tensor, log_matrix: Tensor) -> Tensor:
@@ -124,6 +129,64 @@ def clean_matrix(predictions: Tensor, labels: Tensor, surest: float = 1.0) -> Te
     return _normalised(rows)
 
 
+def counted_matrix(predictions: Tensor, given: Tensor, clean_predictions: Tensor, clean_labels: Tensor) -> Tensor:
+    r"""The transition matrix, from the given labels of all training samples.
+
+    The clean samples tell how probable each true class is, given a prediction of the noisy label: a temperature and a
+    shift a class, :math:`q = \operatorname{softmax}(a \log p + b)`, by maximum likelihood. What the classifier mistakes
+    is in q, and does not blur the matrix, which makes the given labels most probable:
+
+    .. math:: T = \arg\max_T \sum_i \log \sum_k q_{ik}\, T_{k \tilde y_i}
+
+    by expectation maximisation. It is for a classifier that has not learned wrong labels by heart; one that has makes
+    too little of the noise.
+
+    Args:
+        predictions: probabilities of the noisy labels, ``(N, c)``.
+        given: the noisy labels, class indices ``(N,)``.
+        clean_predictions: probabilities of the noisy labels of clean samples, ``(M, c)``.
+        clean_labels: their true class indices ``(M,)`` or probabilities ``(M, c)``.
+
+    Returns:
+        ``(c, c)``, float64, each row with the sum 1.
+
+    Example:
+        >>> sure = torch.eye(2).repeat(50, 1)
+        >>> given = torch.cat([torch.zeros(20), torch.ones(80)]).long()
+        >>> counted_matrix(sure, given, sure, torch.arange(2).repeat(50)).float()
+        tensor([[0.2000, 0.8000],
+                [0.2000, 0.8000]])
+    """
+    step = -(-predictions.numel() // _MOST_NUMBERS)
+    known, wanted = _log(clean_predictions), clean_labels if clean_labels.dim() == 2 else clean_labels.long()
+    scale = torch.zeros((), dtype=torch.float64, device=known.device, requires_grad=True)
+    shift = torch.zeros(known.shape[1], dtype=torch.float64, device=known.device, requires_grad=True)
+    search = torch.optim.LBFGS([scale, shift], max_iter=_CALIBRATION_STEPS, line_search_fn="strong_wolfe")
+
+    def misfit() -> Tensor:
+        search.zero_grad()
+        loss = F.cross_entropy(scale.exp() * known + shift, wanted) + _RIDGE * (scale.square() + shift.square().sum())
+        torch.autograd.backward(loss)
+        return loss
+
+    with torch.enable_grad():
+        search.step(misfit)  # type: ignore[no-untyped-call]
+    q, labels = (scale.exp() * _log(predictions[::step]) + shift).softmax(dim=1).detach(), given[::step].long()
+    of_labels = F.one_hot(labels, q.shape[1]).double()
+    matrix = 0.5 / q.shape[1] + 0.5 * torch.eye(q.shape[1]).to(q)
+    for _ in range(_MOST_ROUNDS):
+        shares = q * matrix.t()[labels]
+        shares = shares / shares.sum(dim=1, keepdim=True)
+        before, matrix = matrix, _normalised(shares.t() @ of_labels)
+        if float((matrix - before).abs().max()) < _STILL:
+            break
+    return matrix
+
+
+def _log(predictions: Tensor) -> Tensor:
+    return predictions.detach().double().clamp(min=_SMALLEST).log()
+
+
 def _normalised(matrix: Tensor) -> Tensor:
     raised = matrix.clamp(min=_SMALLEST)
     return raised / raised.sum(dim=1, keepdim=True)
@@ -173,6 +236,8 @@ class Forward(LossMethod):
         setting: what there is to work with.
         matrix: the transition matrix ``(c, c)``, rows true, columns given label, or a file with it; None: estimate it.
         surest: see :func:`clean_matrix`.
+        estimate: with a clean set: ``"surest"``, or ``"counted"``: :func:`counted_matrix`, at the epoch's end that is
+            nearest to a third; in a training of one epoch or two, or by steps alone, as ``"surest"``.
 
     ``matrix`` is the matrix in use, None before it has been estimated.
 
@@ -190,9 +255,13 @@ class Forward(LossMethod):
 
     distributed = True
 
-    def __init__(self, setting: Setting, matrix: Matrix | None = None, surest: float = 0.1) -> None:
+    def __init__(
+        self, setting: Setting, matrix: Matrix | None = None, surest: float = 0.1, estimate: str = "surest"
+    ) -> None:
         super().__init__(setting)
         self.surest = surest
+        can_count = setting.clean is not None and setting.labels is not None and (setting.epochs or 0) >= _FEW_EPOCHS
+        self._counts = estimate == "counted" and can_count
         self.matrix: Tensor | None = None
         self._log_matrix: Tensor | None = None
         self._predictions: Tensor | None = None
@@ -209,7 +278,27 @@ class Forward(LossMethod):
         """Before or after the matrix is known; the step that estimates it is like no other."""
         if self._log_matrix is not None:
             return "corrected"
-        return None if self.steps + 1 >= self._estimate_at else "uncorrected"
+        return None if self._is_due else "uncorrected"
+
+    @property
+    def _is_due(self) -> bool:
+        """Whether the matrix is estimated in this step."""
+        return not self._counts and self.steps + 1 >= self._estimate_at
+
+    @property
+    def asks_more(self) -> bool:
+        """It can do without a look at all samples."""
+        return False
+
+    @torch.no_grad()
+    def begin_epoch(self, epoch: int, look: Look) -> None:
+        """Count the matrix, if no later epoch's beginning is nearer to a third of the training."""
+        if not self._counts or self._log_matrix is not None or not epoch:
+            return
+        if self.steps + self.steps / epoch / 2 >= self._estimate_at:
+            assert self.setting.labels is not None
+            predictions = look(self.setting.model).softmax(dim=1)
+            self._use(counted_matrix(predictions, self.setting.labels, *self._clean_predictions()))
 
     def values(self, logits: Tensor, y: Tensor, ids: Tensor) -> Tensor:
         """Cross entropy, corrected once there is a matrix, ``(N,)``."""
@@ -229,7 +318,7 @@ class Forward(LossMethod):
                     f"sample ids run up to {int(ids.max())} but the training set has {len(self._predictions)} samples: "
                     "use each sample's position in the data set"
                 ) from None
-        if self._log_matrix is None and self.steps + 1 >= self._estimate_at:
+        if self._log_matrix is None and self._is_due:
             self._use(self._estimate())
         return super().observe(logits, y, ids)
 
@@ -294,6 +383,11 @@ SPEC = MethodSpec(
         ),
         "surest": Option(
             0.1, "share of a class's clean samples, the surest ones, that the matrix is estimated on", low=0, high=1
+        ),
+        "estimate": Option(
+            "surest",
+            "how, with a clean set: off its surest samples, or counted from all given labels",
+            choices=_WAYS,
         ),
     },
 )
