@@ -1,29 +1,29 @@
 """Parts of several tables in one queue, for a machine that is there for a limited time.
 
-    python benchmarks/queued.py benchmarks/plans/late.json --data CIFAR-10=cifar10.npz --at-once 2 --stack 8
+    python benchmarks/queued.py benchmarks/plans/images.json --data CIFAR-10=cifar10.npz --at-once 2 --stack 8
 
 ``narl bench run`` trains one schedule and one set of options at a time, and a process that has compiled a stack leaves
 with it. Here the parts follow each other without a pause: the file lists them in the order of their importance, and
 cells that have a result are left out. Stopped or killed, the same command goes on. A part::
 
     {"table": "table1", "schedule": "paper", "tasks": ["cifar-10/symmetric-0.4"], "methods": ["A-GCE"],
-     "seeds": [0, 1], "options": {"clean_loss": "mae"}, "heldout": 0.5}
+     "seeds": 2, "options": {"clean_loss": "mae"}, "heldout": 0.5}
 
 All but ``table``, a name or a JSON file beside the plan, may be left out. Adjusters that are learned from many tasks
-(``"table": "adjusters"``) are put into ``--out`` when all is done.
+(``"table": "adjusters"``) are put into ``--out`` at the end; a row of theirs is trained whole or not at all.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from narl.bench import adjusters, grid, own_table, protocols
 from narl.bench.cells import Cell
 from narl.bench.protocol import Protocol
+from narl.bench.wanted import Wanted
 from narl.bench.work import Place
 from narl.cli.bench_run import sources
 from narl.cli.grid_progress import GridProgress
@@ -49,40 +49,53 @@ def main() -> None:
     place = Place(
         sources(given.data), given.work.resolve(), given.results.resolve(), given.labels, discard=given.discard
     )
+    cells: dict[Cell, Protocol] = {}
     missing: dict[Cell, Protocol] = {}
     for part in json.loads(given.plan.read_text()):
-        found = wanted(part, given.plan.parent)
-        for cell, protocol in found.items():
-            if grid.sort([cell], protocol, place).missing:
-                missing[cell] = protocol
-        print(f"{part['table']}: {len(found)} cells, {sum(cell in missing for cell in found)} missing", flush=True)
-    if given.dry_run or not missing:
+        found = wanted(part, given.plan.parent, place)
+        todo = lacking(found, place)
+        cells, missing = {**cells, **found}, {**missing, **todo}
+        print(f"{part['table']}: {len(found)} cells, {len(todo)} missing", flush=True)
+    if given.dry_run:
         return
-    with GridProgress(missing) as progress:
-        whole = grid.train(missing, place, progress, given.at_once, stack=given.stack)
-    for row in adjusters.rows(cell for cell, protocol in missing.items() if protocol.shared):
+    whole = True
+    if missing:
+        with GridProgress(missing) as progress:
+            whole = grid.train(missing, place, progress, given.at_once, stack=given.stack)
+    for row in adjusters.rows(cell for cell, protocol in cells.items() if protocol.shared):
         if all(cell.result(place.results).exists() for cell in row):
             print(adjusters.collect(row, place, given.out))
     if not whole:
         raise SystemExit(1)
 
 
-def wanted(part: dict[str, Any], beside: Path) -> dict[Cell, Protocol]:
+def wanted(part: dict[str, Any], beside: Path, place: Place) -> dict[Cell, Protocol]:
     """The cells of a part, each with its table."""
     if unknown := part.keys() - KNOWN:
         raise SystemExit(f"a part of the plan has {', '.join(sorted(unknown))}: known are {', '.join(sorted(KNOWN))}")
-    table = part["table"]
+    table, options = part["table"], part.get("options", {})
     protocol = own_table.read(beside / table) if table.endswith(".json") else protocols.get(table)
-    cells = protocol.cells(
-        schedule=part.get("schedule"),
-        seeds=part.get("seeds", [0]),
-        methods=part.get("methods", []),
-        tasks=part.get("tasks", []),
+    asked = Wanted(
+        part.get("schedule"),
+        part.get("seeds", 1),
+        tuple(part.get("methods", ())),
+        tuple(part.get("tasks", ())),
+        tune=False,
+        options=lambda name: tuple(options.items()),
+        heldout=part.get("heldout", 0.0),
     )
-    options = part.get("options", {})
+    (cells,) = asked.cells([protocol], place)
     for name in {cell.method for cell in cells}:
         methods.get(name).checked(options)  # refuses what the method does not have
-    return {replace(cell, options=tuple(options.items()), heldout=part.get("heldout", 0.0)): protocol for cell in cells}
+    return dict.fromkeys(cells, protocol)
+
+
+def lacking(cells: dict[Cell, Protocol], place: Place) -> dict[Cell, Protocol]:
+    """Those that are to be trained: without a result, and all that learn an adjuster with one of these."""
+    without = {cell for cell, protocol in cells.items() if grid.sort([cell], protocol, place).missing}
+    for row in adjusters.rows(cell for cell, protocol in cells.items() if protocol.shared):
+        without |= set(row) if without & set(row) else set()
+    return {cell: protocol for cell, protocol in cells.items() if cell in without}
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import importlib
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -13,9 +14,12 @@ import numpy as np
 import pytest
 
 from narl.bench import runs
+from narl.bench.grid import Sorted
+from narl.bench.work import Place
 from narl.errors import NarlError
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+SOMEWHERE = Place((("CIFAR-10", "cifar-10.npz"),), Path("runs"), Path("results"))
 TABLE = {
     "tasks": [{"dataset": "rings", "noise": "symmetric", "rate": 0.2}],
     "methods": ["CE", "A-GCE"],
@@ -42,7 +46,7 @@ def test_parts_follow_each_other_and_are_trained_once(
     (tmp_path / "rings.json").write_text(json.dumps(TABLE))
     parts = [
         {"table": "rings.json", "methods": ["A-GCE"], "options": {"every": 3}, "heldout": 0.5},
-        {"table": "rings.json", "seeds": [0, 1], "methods": ["CE"]},
+        {"table": "rings.json", "seeds": 2, "methods": ["CE"]},
     ]
     (tmp_path / "plan.json").write_text(json.dumps(parts))
     monkeypatch.chdir(tmp_path)
@@ -60,11 +64,22 @@ def test_parts_follow_each_other_and_are_trained_once(
 @pytest.mark.parametrize("plan", sorted((BENCHMARKS / "plans").glob("*.json")), ids=lambda path: path.stem)
 def test_the_plans_that_are_kept_ask_for_something(queued: ModuleType, plan: Path) -> None:
     for part in json.loads(plan.read_text()):
-        assert queued.wanted(part, plan.parent)
+        assert queued.wanted(part, plan.parent, SOMEWHERE)
 
 
 def test_a_part_that_means_nothing_is_refused(queued: ModuleType) -> None:
     with pytest.raises(SystemExit, match="a part of the plan has epochs"):
-        queued.wanted({"table": "table1", "epochs": 3}, BENCHMARKS)
+        queued.wanted({"table": "table1", "epochs": 3}, BENCHMARKS, SOMEWHERE)
     with pytest.raises(NarlError, match="every"):
-        queued.wanted({"table": "table1", "methods": ["CE"], "options": {"every": 3}}, BENCHMARKS)
+        queued.wanted({"table": "table1", "methods": ["CE"], "options": {"every": 3}}, BENCHMARKS, SOMEWHERE)
+
+
+def test_what_learns_one_adjuster_is_trained_whole(queued: ModuleType, tmp_path: Path) -> None:
+    place = replace(SOMEWHERE, results=tmp_path)
+    cells = queued.wanted({"table": "adjusters", "methods": ["A-GCE", "A-SL"]}, BENCHMARKS, place)
+    assert queued.lacking(cells, place) == cells
+    first, *rest = cells
+    settled = {*rest} - {cell for cell in rest if cell.method == first.method}
+    with pytest.MonkeyPatch.context() as patch:  # all have a result, but one of a row of nine
+        patch.setattr(queued.grid, "sort", lambda asked, *_: Sorted((), tuple(c for c in asked if c == first), ()))
+        assert queued.lacking(cells, place).keys() == cells.keys() - settled

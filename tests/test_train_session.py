@@ -439,7 +439,7 @@ def test_a_run_from_before_milestones_goes_on(rings: Path, reference: Path, tmp_
 def test_layers_hear_of_their_mode_by_the_epoch(
     method: str, rings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To tell every layer in every step takes longer than to start the step on a GPU."""
+    """Every layer is told: in every step that would keep the host busy."""
     told: Counter[nn.Module] = Counter()
     train = nn.Module.train
 

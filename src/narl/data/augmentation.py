@@ -123,8 +123,7 @@ def _pad(side: int) -> int:
 def _reflected(side: int, stride: int, device: torch.device) -> Tensor:
     """Where the line begins that lies at each place once an image has moved by −pad … pad, ``(2 pad + 1, side)``.
 
-    Looked up rather than computed for every batch: for small images a GPU's host takes longer to ask for these numbers
-    than the GPU to train on them.
+    Looked up rather than computed: a dozen small operations for every batch would keep a GPU's host busy.
     """
     moves = torch.arange(-_pad(side), _pad(side) + 1)
     places = (moves[:, None] + torch.arange(side)).abs()

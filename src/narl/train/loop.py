@@ -200,7 +200,7 @@ class Loop:
             yield self.processes.together(lambda: next(stream))
 
     def _step(self, x: Tensor, rows: Tensor, watcher: Watcher) -> Course[None]:
-        if not self.model.training:  # to tell all of its layers in every step takes as long as starting the step
+        if not self.model.training:  # every layer is told, which takes a deep network's host a while
             self.model.train()
         self.schedule.apply(self.optimizer, self.learning_rate, self.position)
         share, total = self.processes.share(len(rows)), len(rows)
