@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from methods_problem import CLASSES, SAMPLES, assert_same, batches, built, data, interrupted, setting_of
 from narl import errors, losses, noise
-from narl.train import Settings, plan, start
 from narl.train.methods import Method, Setting
 from narl.train.methods.forward import (
     Forward,
@@ -187,50 +186,24 @@ def test_of_sure_predictions_a_counted_matrix_is_the_share_of_each_label(seed: i
     torch.testing.assert_close(found, counts / counts.sum(dim=1, keepdim=True), atol=1e-3, rtol=0)
 
 
-def test_a_counted_matrix_comes_at_the_end_of_the_epoch_nearest_to_a_third(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(4000, 4)).astype(np.float32)
-    y = (x[:, 0] > 0).astype(np.int64)
-    np.savez(tmp_path / "data.npz", x=x, y=np.where(rng.random(4000) < 0.3, 1 - y, y), y_true=y)
-    asked = Settings(
-        data=str(tmp_path / "data.npz"),
-        method="Forward",
-        options={"estimate": "counted"},
-        clean="200",
-        test="0.2",
-        epochs=5,
-        batch_size=50,
-        device="cpu",
-        threads=1,
-    )
-    seen: list[Tensor | None] = []
+def test_a_counted_matrix_comes_at_the_end_of_the_epoch_nearest_to_a_third() -> None:
+    _, y, _ = data()
+    setting = setting_of(total=15, labels=y, epochs=5)
+    method = Forward(setting, estimate="counted")
+    looks: list[nn.Module] = []
 
-    class Watch:
-        def decoded(self, done: int, total: int) -> None: ...
+    def look(module: nn.Module) -> Tensor:
+        looks.append(module)
+        return torch.randn(len(y), CLASSES, generator=torch.Generator().manual_seed(0))
 
-        def begin(self, title: str, epochs: int, steps: int, done: int) -> None: ...
-
-        def after_step(self, report: object) -> None: ...
-
-        def after_epoch(self, record: dict[str, Any]) -> None:
-            seen.append(methods[-1].matrix)  # the first was made to see whether it can be
-
-        def wants_stop(self) -> bool:
-            return False
-
-    methods: list[Forward] = []
-    made = Forward.__init__
-
-    def noted(self: Forward, *arguments: Any, **options: Any) -> None:
-        methods.append(self)
-        made(self, *arguments, **options)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Forward, "__init__", noted)
-        assert start(plan(asked), tmp_path / "run", observer=Watch(), tensorboard=False).finished
-    assert [matrix is None for matrix in seen] == [True, True, False, False, False]
-    assert seen[-1] is not None
-    assert float((seen[-1].diagonal() - 0.7).abs().max()) < 0.15
+    known = []
+    for epoch in range(5):
+        method.begin_epoch(epoch, look)
+        known.append(method.matrix is not None)
+        for batch in batches(3):
+            method.step(*batch)
+    assert known == [False, False, True, True, True]
+    assert looks == [setting.model]
 
 
 @pytest.mark.parametrize("clean", [True, False])

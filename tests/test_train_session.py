@@ -453,3 +453,14 @@ def test_layers_hear_of_their_mode_by_the_epoch(
     start(plan(asked(rings, method=method, batch_size=10)), run, tensorboard=False)
     rows = len(SampleRecord.open(run).ids)
     assert max(told.values(), default=0) <= 2 * EPOCHS < EPOCHS * rows // 10
+
+
+@pytest.mark.parametrize("steps", [3, 6, 9, 18])
+def test_a_run_that_counts_its_matrix_is_resumed_bitwise(steps: int, rings: Path, tmp_path: Path) -> None:
+    """The matrix is counted after 6 of 24 steps; stopped before, at that moment, and after."""
+    counting = plan(asked(rings, method="Forward", options={"estimate": "counted"}))
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    assert start(counting, whole, tensorboard=False).finished
+    assert not start(counting, stopped, observer=StopAt(steps), tensorboard=False).finished
+    assert resume(stopped, tensorboard=False).finished
+    assert files(stopped) == files(whole)
