@@ -102,22 +102,24 @@ def tables() -> list[Table]:
     """Of ``results/forward-matrix.json``: the table of docs/findings.md."""
     found = json.loads(RESULTS.read_text())
     ways = (*SHARES, ANCHORS, COUNTED)
-    diagonals = (f"{USED} diagonal", f"{COUNTED} diagonal")
-    lines = tuple(
+    titles = [f"{row['noise']}, epoch {row['epoch']}" for row in found["rows"]]
+    errors = tuple(
+        (title, f"{row['accuracy']:.0%}", *(f"{row[way]:.2f}" for way in ways))
+        for title, row in zip(titles, found["rows"], strict=True)
+    )
+    diagonals = tuple(
         (
-            f"{row['noise']}, epoch {row['epoch']}",
-            f"{row['accuracy']:.0%}",
-            *(f"{row[name]:.2f}" for name in (*ways, *diagonals)),
+            title,
+            *(f"{row[f'{name} diagonal']:.2f}" for name in (USED, COUNTED)),
             f"{NOISES[row['noise']].diagonal().mean():.2f}",
         )
-        for row in found["rows"]
+        for title, row in zip(titles, found["rows"], strict=True)
     )
-    note = (
-        "Sum of the absolute differences of a row, mean over rows; and means of diagonals, of two estimates and of the "
-        f"noise. One seed, torch {found['environment']['torch']}."
-    )
-    columns = ("", "right", *ways, *diagonals, "its diagonal")
-    return [Table("Error of the estimated transition matrix", columns, lines, (note,))]
+    note = f"Sum of the absolute differences of a row, mean over rows; one seed, torch {found['environment']['torch']}."
+    return [
+        Table("Error of the estimated transition matrix", ("", "right", *ways), errors, (note,)),
+        Table("Mean of its diagonal", ("", USED, COUNTED, "of the noise"), diagonals, ()),
+    ]
 
 
 if __name__ == "__main__":
