@@ -109,6 +109,26 @@ def study_tables(name: str) -> list[Table]:
     return comparison.tables(table, comparison.rows(table, runs.read(RESULTS), variants=True))
 
 
+def starts_tables() -> list[Table]:
+    """Of ``benchmarks/tables/starts.json``: where each of the short starts ends."""
+    table = own_table.read(ROOT / "benchmarks" / "tables" / "starts.json")
+    by_method: dict[str, list[list[float]]] = {method: [] for method in table.methods}
+    for run in runs.read(RESULTS):
+        if run.cell.schedule == "starts" and dict(run.cell.options).get("every") == 6:
+            by_method[run.cell.method].append([100 * right for right in run.curves["test_accuracy"]])
+    lines = [
+        (method, str(len(curves)), *(_from_to([curve[epoch] for curve in curves]) for epoch in (0, 3, 7)))
+        for method, curves in by_method.items()
+        if curves
+    ]
+    note = "Test accuracy, %, from the lowest to the highest of the starts; a tenth is right by chance."
+    return [Table(table.title, ("", "starts", "epoch 1", "epoch 4", "epoch 8"), tuple(lines), (note,))]
+
+
+def _from_to(values: list[float]) -> str:
+    return f"{min(values):.1f} to {max(values):.1f}"
+
+
 def audit_tables() -> list[Table]:
     """Of ``results/audit``: how well wrong labels are found."""
     return audit_table.tables(audit_table.rows(runs.read(RESULTS / "audit")))
@@ -129,6 +149,8 @@ BLOCKS: dict[str, dict[str, Callable[[], list[Table]]]] = {
     "transfer.md": {"travel": travel.tables},
     "findings.md": {
         "letters": functools.partial(study_tables, "letters"),
+        "starts": starts_tables,
+        "drawn-over-all": functools.partial(study_tables, "drawn-over-all"),
         "forward-matrix": forward_matrix.tables,
     },
     "audit.md": {"audit": audit_tables},

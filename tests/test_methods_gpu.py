@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -57,10 +60,19 @@ def test_steps_do_not_wait_for_the_device(name: str) -> None:
         rows = [each.cuda() for each in chosen[:3]]
     given = [(shown(method, x[each]), noisy[each], each) for each in rows]
     method.step(*given[0])
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with waiting_refused():
         for batch in given[1:]:
             method.step(*batch)
+    method.state_dict()
+
+
+@contextmanager
+def waiting_refused() -> Iterator[None]:
+    """Whatever makes the host wait for the device raises an error."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype")
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    method.state_dict()
