@@ -33,7 +33,7 @@ from torch import Tensor, nn
 import narl
 from narl import AdjustedLoss, Adjuster, MetaStep, losses, models, noise
 from narl.adjuster import packs
-from narl.adjuster.margins import RunningMargin
+from narl.adjuster.margins import BESIDES, RunningMargin, parsed
 from narl.adjuster.packs import Pack
 from narl.bench import digits
 from narl.bench.tables import Table
@@ -363,7 +363,8 @@ class Judges:
         average = self._remembered.blend(seen.flatten(), own_ids).view(count, -1)
         self._remembered.store(seen.flatten(), own_ids)
         seen = torch.where(self._running, average, seen)
-        inputs = torch.stack([seen, torch.full_like(seen, progress)], dim=2)
+        besides = torch.full_like(seen, progress), torch.full_like(seen, serving[0].scale)
+        inputs = torch.stack([seen, *besides], dim=2)
         shares = torch.baddbmm(
             self._heads[1], torch.baddbmm(self._hidden[1], inputs, self._hidden[0]).relu(), self._heads[0]
         )
@@ -378,13 +379,22 @@ class Judges:
     @torch.no_grad()
     def _stack(self, serving: list[Adjuster]) -> None:
         self._serving = serving
-        # What does not see the progress has no weight for it.
-        hidden = [nn.functional.pad(one.hidden.weight, (0, 2 - one.hidden.in_features)).T for one in serving]
+        hidden = [_for_all_inputs(one) for one in serving]
         self._hidden = torch.stack(hidden), torch.stack([one.hidden.bias for one in serving]).unsqueeze(1)
         self._heads = (
             torch.stack([one.heads.weight.T for one in serving]),
             torch.stack([one.heads.bias for one in serving]).unsqueeze(1),
         )
+
+
+def _for_all_inputs(adjuster: Adjuster) -> Tensor:
+    """Its hidden layer's weights for margin, progress and number of classes; what it does not see has none."""
+    parts = parsed(adjuster.input)
+    assert parts is not None
+    columns = [0, *(1 + BESIDES.index(name) for name in parts[1])]
+    weights = adjuster.hidden.weight.new_zeros(1 + len(BESIDES), len(adjuster.hidden.weight))
+    weights[columns] = adjuster.hidden.weight.T
+    return weights
 
 
 def results() -> list[dict[str, Any]]:

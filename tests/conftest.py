@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,10 @@ settings.load_profile("narl")
 
 # Tests use small tensors: a second thread costs more than it brings, above all on a busy machine.
 torch.set_num_threads(1)
+
+# What Ctrl-C does is tested as at a terminal, also where a shell in the background has it ignored.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

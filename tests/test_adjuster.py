@@ -589,6 +589,23 @@ def test_progress_is_seen_and_learned_from() -> None:
     assert adjuster.hidden.weight.grad[:, 1].abs().sum() > 0
 
 
+@pytest.mark.parametrize("seen", ["margin+classes", "rank+progress+classes"])
+def test_the_number_of_classes_is_seen_and_learned_from(seen: str) -> None:
+    adjuster = Adjuster("gce", [5] * 10, families=1, input=seen, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        adjuster.heads.weight.normal_(generator=torch.Generator().manual_seed(1))
+    margins = torch.linspace(-3, 3, 7)
+    weight, bias = adjuster.hidden.weight, adjuster.hidden.bias
+    for classes in (2, 10, 200):
+        found = adjuster.refit([5] * classes).curves(margins)["q"][:, 0]
+        hidden = (margins.unsqueeze(1) * weight[:, 0] + math.log(classes / 10) * weight[:, -1] + bias).relu()
+        expected = 0.01 + 0.99 * (hidden @ adjuster.heads.weight[0] + adjuster.heads.bias).sigmoid()
+        assert_close(found, expected)
+    adjuster.curves(margins)["q"].sum().backward()
+    assert weight.grad is not None
+    assert weight.grad[:, -1].abs().sum() > 0
+
+
 def test_what_is_measured_is_what_is_averaged() -> None:
     adjuster = Adjuster("gce", [5, 5], margin="running", input="rank")
     ids = torch.arange(2)
@@ -600,5 +617,5 @@ def test_what_is_measured_is_what_is_averaged() -> None:
 
 
 def test_an_unknown_input_is_refused() -> None:
-    with pytest.raises(OptionError, match="input = 'colour' is unknown: use 'margin', 'scaled', 'rank'"):
+    with pytest.raises(OptionError, match=r"input = 'colour' is unknown: known: margin, margin\+classes, "):
         Adjuster("gce", [5, 5], input="colour")

@@ -513,14 +513,33 @@ def test_compiled_with_its_own_count() -> None:
     assert criterion.steps == 5
 
 
-def test_compiled_with_progress_and_running_margins() -> None:
-    adjusters = [taught(seed=seed, margin="running", input="margin+progress") for seed in range(2)]
+@pytest.mark.parametrize("seen", ["margin+progress", "margin+progress+classes"])
+def test_compiled_with_progress_and_running_margins(seen: str) -> None:
+    adjusters = [taught(seed=seed, margin="running", input=seen) for seed in range(2)]
     criterion = AdjustedLoss(adjusters, NEW)
     running = criterion.at(0).running
     assert running is not None
     running.reserve(8)
     graphs = compiled_alike(criterion, "eager", progress=lambda step: step / 5, ids=lambda step: torch.arange(8))
     assert graphs <= 3, "the first number, any number of the first half, any of the second"
+
+
+# Adjusters for several kinds of data
+
+
+@pytest.mark.parametrize(("data", "serves"), [("table", 1), ("image", 0), (None, 0)])
+def test_those_for_the_data_serve(data: str | None, serves: int) -> None:
+    adjusters = [taught(seed=0), taught(seed=1, margin="running", input="margin+progress+classes")]
+    adjusters[1].data = "table"
+    criterion = AdjustedLoss(adjusters, NEW, data=data)
+    assert len(criterion.snapshots) == 1
+    assert torch.equal(criterion.at(0.5).heads.weight, adjusters[serves].heads.weight)
+
+
+def test_those_for_other_data_serve_where_there_is_nothing_else() -> None:
+    adjuster = taught()
+    adjuster.data = "table"
+    assert_close(AdjustedLoss(adjuster, NEW, data="image")(*batch()), AdjustedLoss(taught(), NEW)(*batch()))
 
 
 # Running margin

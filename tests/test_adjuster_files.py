@@ -125,7 +125,7 @@ def test_the_header_says_what_the_adjuster_is_for(tmp_path: Path) -> None:
     assert shapes == {"hidden.weight": (5, 1), "hidden.bias": (5,), "heads.weight": (4, 5), "heads.bias": (4,)}
 
 
-@pytest.mark.parametrize("seen", ["margin", "scaled", "rank+progress"])
+@pytest.mark.parametrize("seen", ["margin", "scaled", "rank+progress", "margin+progress+classes"])
 def test_what_the_adjuster_sees_is_kept(tmp_path: Path, seen: str) -> None:
     adjuster = taught(input=seen)
     adjuster.progress.fill_(0.7)
@@ -135,6 +135,15 @@ def test_what_the_adjuster_sees_is_kept(tmp_path: Path, seen: str) -> None:
     assert loaded.input == seen
     loaded.progress.fill_(0.7)
     assert same(outputs(loaded), outputs(adjuster))
+
+
+@pytest.mark.parametrize("data", [None, "table"])
+def test_the_data_that_it_is_for_is_kept(tmp_path: Path, data: str | None) -> None:
+    adjuster = taught()
+    adjuster.data = data
+    adjuster.save(tmp_path / "a")
+    assert ("data" in header_of(tmp_path / "a")) == (data is not None)
+    assert Adjuster.load(tmp_path / "a").data == data
 
 
 def test_files_of_before_there_was_a_choice(tmp_path: Path) -> None:

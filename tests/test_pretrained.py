@@ -524,6 +524,27 @@ def test_a_release_has_a_card_a_checksum_and_figures(tmp_path: Path, weights: Pa
     assert packs.read(listed.path).digest == pack.digest, "results that were made before the release stay"
 
 
+def test_a_release_for_several_kinds_of_data(tmp_path: Path, weights: Path) -> None:
+    cells = protocols.get("adjusters").cells(methods=["A-GCE"])
+    pack = Pack(tuple(along()), trained_on="nine tasks", about={"cells": [cell.slug for cell in cells]})
+    for_tables = snapshot(0.0, 0.9, margin="running", input="margin+progress+classes")
+    for_tables.data = "table"
+    other = Pack((for_tables,), trained_on="drawn tables", about={"section": "## On tables\n\nLearned otherwise."})
+    releases.release(pack, "1", learned_with(cells), weights, None, [other])
+    (listed,) = narl.pretrained()
+    assert listed.trained_on == "nine tasks; on data of kind table: drawn tables"
+    assert listed.input == "margin, latest; on data of kind table: margin+progress+classes, running"
+    assert "## On tables\n\nLearned otherwise.\n" in listed.card
+    assert "5, at 0.00, 0.33, 0.67, 1.00, 0.00 (table) of the training" in listed.card
+    assert q_at(AdjustedLoss.pretrained("gce", [5, 5, 5], total_steps=6), 0.0) == pytest.approx(0.1)
+    assert q_at(AdjustedLoss.pretrained("gce", [5, 5, 5], 6, data="table"), 0.0) == pytest.approx(0.9)
+    paths = [f"narl:{listed.name}"]
+    assert adjusters.digest_of(paths, "image") == pack.digest, "results that were made before the release stay"
+    assert adjusters.digest_of(paths, "table") == other.digest
+    with pytest.raises(OptionError, match="an adjuster of gce for None data cannot be added to one of gce"):
+        releases.release(pack, "1", learned_with(cells), weights, None, [pack])
+
+
 def test_releases_that_cannot_be(tmp_path: Path) -> None:
     cells = protocols.get("adjusters").cells(methods=["A-GCE"])
     pack = Pack(tuple(along()), about={"cells": [cell.slug for cell in cells]})

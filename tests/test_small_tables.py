@@ -242,6 +242,21 @@ def test_a_transferred_loss_begins_with_fixed_hyperparameters_on_such_tables(tot
     assert q_of(total_steps - 1, robust_start=1.0) == default
 
 
+def test_an_adjuster_for_tables_begins_as_it_was_learned() -> None:
+    adjuster = narl.Adjuster("gce", [5, 5, 5])
+    setting = setting_of(kind="table", epochs=30)
+    logits, y, ids = torch.tensor([[3.0, 0, 0], [3.0, 0, 0]]), torch.tensor([0, 1]), torch.arange(2)
+    assert (
+        methods.build("T-GCE", setting, adjusters=[adjuster]).observe(logits, y, ids)[0]["q"].tolist()
+        == [pytest.approx(0.7)] * 2
+    )
+    adjuster.data = "table"
+    assert (
+        methods.build("T-GCE", setting, adjusters=[adjuster]).observe(logits, y, ids)[0]["q"].tolist()
+        == [pytest.approx(0.3)] * 2
+    )
+
+
 def test_such_a_run_is_resumed_in_its_beginning_and_after() -> None:
     def make() -> tuple[Any, Any]:
         setting = setting_of(kind="table", epochs=30)

@@ -46,6 +46,7 @@ def criteria(loss: str = "gce") -> list[AdjustedLoss]:
         AdjustedLoss(snapshots(loss), counts, robust_start=0.4),
         AdjustedLoss(snapshots(loss, input="scaled"), counts, margin="running"),
         AdjustedLoss(snapshots(loss, input="rank+progress", margin="running"), counts, serves="until"),
+        AdjustedLoss(snapshots(loss, input="margin+classes"), counts),
     ]
 
 
@@ -55,14 +56,14 @@ def test_adjusters_side_by_side_give_what_each_gives_alone(travel: ModuleType, l
     generator = torch.Generator().manual_seed(2)
     for step in range(20):
         ids = torch.randperm(60, generator=generator)[:15]
-        logits, labels = 4 * torch.randn(3, 15, 3, generator=generator), ids % 3
+        logits, labels = 4 * torch.randn(len(alone), 15, 3, generator=generator), ids % 3
         found = together(step / 20, logits, labels, ids)
         for number, criterion in enumerate(alone):
             snapshot = criterion.at(step / 20)
             snapshot.progress.fill_(step / 20)
             expected, _ = snapshot.observe(logits[number], labels, ids)
             for name, values in expected.items():
-                assert_close(found[name].view(3, 15)[number], values, rtol=1e-4, atol=1e-5)
+                assert_close(found[name].view(len(alone), 15)[number], values, rtol=1e-4, atol=1e-5)
 
 
 def tiny(travel: ModuleType) -> Any:

@@ -15,7 +15,7 @@ from narl.adjuster.families import Counts
 from narl.adjuster.last_batch import LastBatch
 from narl.adjuster.margins import RunningMargin, margin
 from narl.adjuster.network import Adjuster
-from narl.adjuster.turns import after_fixed, in_turn
+from narl.adjuster.turns import after_fixed, in_turn, meant_for
 from narl.checks import warn_of_probabilities
 from narl.errors import OptionError
 
@@ -45,7 +45,8 @@ class AdjustedLoss(nn.Module):
     captures oneself the choice of the snapshot stands still: capture again when ``criterion.at`` gives another one.
 
     Args:
-        adjusters: one adjuster or its snapshots in order. They are copied; the originals stay as they are.
+        adjusters: one adjuster or its snapshots in order; of adjusters for several kinds of data, those for ``data``
+            serve. They are copied; the originals stay as they are.
         class_counts: number of training samples of every class by the given labels, ``(c,)``.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
         total_steps: how many batches the whole training has. Not needed for a single adjuster, nor where every call
@@ -55,6 +56,8 @@ class AdjustedLoss(nn.Module):
         robust_start: share of the training with the loss's fixed hyperparameters, in place of the snapshot of before
             its own training, which has learned nothing. 1/3 for data that a network knows by heart before the next
             snapshot serves, such as tables of some thousand rows; T-* methods see to that by themselves.
+        data: what it is used on, ``"image"``, ``"table"`` or ``"text"``; None: not known, so what is for any data
+            serves. T-* methods see to that by themselves, too.
 
     Example:
         >>> import torch
@@ -81,14 +84,16 @@ class AdjustedLoss(nn.Module):
         serves: str = "from",
         margin: str | None = None,
         robust_start: float = 0.0,
+        data: str | None = None,
     ) -> None:
         super().__init__()
-        given = [adjusters] if isinstance(adjusters, Adjuster) else list(adjusters)
+        given: list[Any] = [adjusters] if isinstance(adjusters, Adjuster) else list(adjusters)
         strangers = [type(adjuster).__name__ for adjuster in given if not isinstance(adjuster, Adjuster)]
         if strangers:
             raise OptionError(f"got {', '.join(sorted(set(strangers)))}, no adjuster: narl.Adjuster.load reads a file")
         if not given:
             raise OptionError("no adjuster given: pass one, or the snapshots of one in order")
+        given = meant_for(given, data)
         named = {adjuster.robust_loss.name for adjuster in given}
         if len(named) > 1:
             raise OptionError(f"snapshots of different losses ({', '.join(sorted(named))}): pass those of one adjuster")
@@ -242,6 +247,7 @@ class AdjustedLoss(nn.Module):
         serves: str = "from",
         margin: str | None = "latest",
         robust_start: float = 0.0,
+        data: str | None = None,
         sha256: str | None = None,
     ) -> AdjustedLoss:
         """The criterion of an adjuster that was learned before: one that narl ships, a file, or one of the hub.
@@ -257,6 +263,7 @@ class AdjustedLoss(nn.Module):
             margin: ``"latest"``, for which no call has to name its samples; ``"running"``, for which each does with
                 ``ids``; None: as it was learned.
             robust_start: see :class:`AdjustedLoss`.
+            data: see :class:`AdjustedLoss`.
             sha256: what the file must have, of one that comes from elsewhere; shipped ones are always checked.
 
         Returns:
@@ -279,7 +286,14 @@ class AdjustedLoss(nn.Module):
 
         snapshots = open_pack(name, sha256=sha256, bare=True).snapshots
         return cls(
-            snapshots, class_counts, reduction, total_steps, serves=serves, margin=margin, robust_start=robust_start
+            snapshots,
+            class_counts,
+            reduction,
+            total_steps,
+            serves=serves,
+            margin=margin,
+            robust_start=robust_start,
+            data=data,
         )
 
     def get_extra_state(self) -> Tensor:

@@ -15,7 +15,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from narl._version import __version__
-from narl.adjuster.margins import INPUTS
+from narl.adjuster.margins import parsed
 from narl.atomic import replacing
 from narl.errors import AdjusterFileError
 from narl.losses import RobustLoss
@@ -37,6 +37,7 @@ class Header:
     margin: str
     input: str = "margin"
     taken: float | None = None
+    data: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As plain values; what is not known is left out."""
@@ -119,8 +120,10 @@ def check_contents(path: str | PathLike[str], header: Header, tensors: Mapping[s
                 f"[{hyperparameter.low:g}, {hyperparameter.high:g}]: save it again"
             )
     outputs = header.families * len(adjusted)
+    seen = parsed(header.input)
+    assert seen is not None  # a checked header
     promised = {
-        "hidden.weight": (header.hidden, 1 + header.input.endswith("+progress")),
+        "hidden.weight": (header.hidden, 1 + len(seen[1])),
         "hidden.bias": (header.hidden,),
         "heads.weight": (outputs, header.hidden),
         "heads.bias": (outputs,),
@@ -135,7 +138,8 @@ def check_contents(path: str | PathLike[str], header: Header, tensors: Mapping[s
 
 def checked_header(about: Mapping[str, Any], name: str) -> Header:
     """The header with every field of its kind: a file from elsewhere can hold anything."""
-    about = {"input": "margin", "taken": None, **about}  # files of before there was a choice, and of no training
+    # Files of before there was a choice, of no training, and for any data.
+    about = {"input": "margin", "taken": None, "data": None, **about}
     missing = [field for field in Header.__dataclass_fields__ if field not in about]
     if missing:
         raise AdjusterFileError(f"{name} has no {', '.join(missing)} in its header: save it again")
@@ -148,8 +152,9 @@ def checked_header(about: Mapping[str, Any], name: str) -> Header:
         "class_counts": _numbers(header.class_counts),
         "hidden": _positive(header.hidden),
         "margin": header.margin in ("latest", "running"),
-        "input": isinstance(header.input, str) and header.input.removesuffix("+progress") in INPUTS,
+        "input": isinstance(header.input, str) and parsed(header.input) is not None,
         "taken": header.taken is None or (type(header.taken) in (int, float) and 0 <= header.taken <= 1),
+        "data": header.data is None or isinstance(header.data, str),
     }
     wrong = [f"{field} = {about[field]!r}" for field, right in kinds.items() if not right]
     if wrong:

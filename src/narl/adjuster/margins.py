@@ -48,6 +48,31 @@ def margin(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 INPUTS = ("margin", "scaled", "rank")
+BESIDES = ("progress", "classes")
+"""What an adjuster can see besides a margin, in this order: how much of the training is done; the number of classes."""
+
+
+def parsed(input: str) -> tuple[str, tuple[str, ...]] | None:
+    """What an adjuster's input is made of: one of :data:`INPUTS`, and those of :data:`BESIDES`; None: it is unknown.
+
+    Example:
+        >>> parsed("margin"), parsed("rank+progress+classes"), parsed("margin+classes+progress")
+        (('margin', ()), ('rank', ('progress', 'classes')), None)
+    """
+    seen, *more = input.split("+")
+    known = [name for name in BESIDES if name in more]
+    return (seen, tuple(known)) if seen in INPUTS and known == more else None
+
+
+def known_inputs() -> tuple[str, ...]:
+    """All that :func:`parsed` knows.
+
+    Example:
+        >>> known_inputs()[:4]
+        ('margin', 'margin+progress', 'margin+classes', 'margin+progress+classes')
+    """
+    besides = ("", "+progress", "+classes", "+progress+classes")
+    return tuple(f"{seen}{more}" for seen in INPUTS for more in besides)
 
 
 def measured(kind: str, margins: Tensor, logits: Tensor) -> Tensor:

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from narl import losses
 from narl.adjuster import files
 from narl.adjuster.families import Counts, Families, checked_counts
-from narl.adjuster.margins import INPUTS, RunningMargin, margin, measured
+from narl.adjuster.margins import RunningMargin, known_inputs, margin, measured, parsed
 from narl.errors import ClassCountsError, HyperparameterError, OptionError, SampleIdsError, nearest
 
-_PROGRESS = "+progress"
+_TEN = 10  # classes; there an adjuster that sees their number is at 0
 _END = 0.01  # as near to a span's ends as an adjuster begins
 
 
@@ -38,11 +38,12 @@ class Adjuster(nn.Module):
             works once the classifier has begun to memorise wrong labels.
         input: what is seen of a margin: ``"margin"`` itself as in the paper, ``"scaled"`` by the spread of the batch's
             logits, or its ``"rank"`` in the batch; see :func:`narl.adjuster.margins.measured`. With ``"+progress"``
-            after it, such as ``"scaled+progress"``, also how much of the training is done (``progress``, 0 to 1).
+            after it, such as ``"scaled+progress"``, also how much of the training is done (``progress``, 0 to 1); with
+            ``"+classes"`` also how many classes there are, as log(c / 10): the more, the less a robust loss learns.
         generator: where the hidden layer's initial weights come from; torch's global one if omitted.
 
     A snapshot of a training knows when it was ``taken``, from 0 before the first step to 1 after the last; else that is
-    None.
+    None. One for a single kind of data says which: ``data`` is ``"image"``, ``"table"`` or ``"text"``; else None.
 
     Example:
         >>> adjuster = Adjuster("gce", class_counts=[50, 50, 20])
@@ -78,15 +79,17 @@ class Adjuster(nn.Module):
             raise OptionError(f"hidden = {hidden} units are too few: use 1 or more (100 in the paper)")
         if margin not in ("latest", "running"):
             raise OptionError(f"margin = {margin!r} is unknown: use 'latest' (the paper's) or 'running'")
-        if input.removesuffix(_PROGRESS) not in INPUTS:
-            known = ", ".join(map(repr, INPUTS))
-            raise OptionError(f"input = {input!r} is unknown: use {known}, or one of them followed by '{_PROGRESS}'")
+        seen = parsed(input)
+        if seen is None:
+            raise OptionError(f"input = {input!r} is unknown: {nearest(input, known_inputs())}")
         self.input = input
+        self._measure, self._besides = seen
         self.taken: float | None = None
+        self.data: str | None = None
         self.spans = {h.name: h.span for h in self.robust_loss.hyperparameters}
         self.num_families = families
         self.running = RunningMargin() if margin == "running" else None
-        self.hidden = _uninitialised(1 + self.sees_progress, hidden)
+        self.hidden = _uninitialised(1 + len(self._besides), hidden)
         self.heads = _uninitialised(hidden, families * len(self.spans))
         self._start(generator)
         self.register_buffer("of_class", torch.empty(0, dtype=torch.int64), persistent=False)
@@ -226,11 +229,16 @@ class Adjuster(nn.Module):
     @property
     def sees_progress(self) -> bool:
         """Whether it looks at how much of the training is done: then somebody has to set ``progress``."""
-        return self.input.endswith(_PROGRESS)
+        return "progress" in self._besides
+
+    @property
+    def scale(self) -> float:
+        """What it sees of the number of classes, if it does: log(c / 10)."""
+        return math.log(len(self.of_class) / _TEN)
 
     def measure(self, margins: Tensor, logits: Tensor) -> Tensor:
         """What the adjuster sees of margins ``(N,)`` of logits ``(N, c)``, before any average over epochs."""
-        return measured(self.input.removesuffix(_PROGRESS), margins, logits)
+        return measured(self._measure, margins, logits)
 
     def curves(self, margins: Tensor) -> dict[str, Tensor]:
         """What every family's samples get at these margins: the functions that the adjuster has learned.
@@ -247,8 +255,9 @@ class Adjuster(nn.Module):
         """
         with torch.autocast(margins.device.type, enabled=False):  # a few hundred numbers: half precision saves nothing
             seen = margins.to(self.hidden.weight.dtype).unsqueeze(1)
-            if self.sees_progress:
-                seen = torch.cat([seen, self.progress.to(seen.dtype).expand(len(seen), 1)], dim=1)
+            if self._besides:
+                besides = {"progress": self.progress.to(seen.dtype), "classes": seen.new_full((), self.scale)}
+                seen = torch.cat([seen, *(besides[name].expand(len(seen), 1) for name in self._besides)], dim=1)
             features = torch.relu(self.hidden(seen))
             shares = torch.sigmoid(self.heads(features)).view(len(margins), self.num_families, len(self.spans))
         return {
@@ -336,6 +345,7 @@ class Adjuster(nn.Module):
             margin="latest" if self.running is None else "running",
             input=self.input,
             taken=self.taken,
+            data=self.data,
         )
 
     @classmethod
@@ -367,7 +377,7 @@ class Adjuster(nn.Module):
             header.loss, counts, header.families, header.hidden, header.margin, input=header.input, generator=unused
         )
         adjuster.to(tensors["hidden.weight"].dtype)
-        adjuster.taken = header.taken
+        adjuster.taken, adjuster.data = header.taken, header.data
         adjuster.spans = {name: (low, high) for name, (low, high) in header.ranges.items()}
         with torch.no_grad():
             for name, parameter in adjuster.named_parameters():

@@ -58,8 +58,11 @@ class Pack:
     @property
     def input(self) -> str:
         """What the adjuster sees: of margins, and which margins."""
-        first = self.snapshots[0]
-        return f"{first.input}, {'latest' if first.running is None else 'running'}"
+        found: dict[str, None] = {}
+        for one in self.snapshots:
+            seen = f"{one.input}, {'latest' if one.running is None else 'running'}"
+            found[seen if one.data is None else f"on data of kind {one.data}: {seen}"] = None
+        return "; ".join(found)
 
     @property
     def digest(self) -> str:

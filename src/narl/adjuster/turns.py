@@ -9,6 +9,26 @@ from narl.adjuster.network import Adjuster
 from narl.errors import OptionError
 
 
+def meant_for(given: Sequence[Adjuster], data: str | None) -> list[Adjuster]:
+    """Those among adjusters for several kinds of data that are for this one; else those for any; else all of them.
+
+    Args:
+        given: snapshots of one adjuster, or of one for each of several kinds of data.
+        data: ``"image"``, ``"table"`` or ``"text"``; None: not known.
+
+    Example:
+        >>> for_any, for_tables = Adjuster("gce", [5, 5]), Adjuster("gce", [5, 5])
+        >>> for_tables.data = "table"
+        >>> [meant_for([for_any, for_tables], data) == [for_tables] for data in ("table", "text", None)]
+        [True, False, False]
+    """
+    for wanted in (data, None):
+        found = [adjuster for adjuster in given if adjuster.data == wanted]
+        if found:
+            return found
+    return list(given)
+
+
 def in_turn(given: Sequence[Adjuster], serves: str) -> tuple[list[float], list[Adjuster]]:
     """When each snapshot begins to serve, ascending from 0, and the snapshots; those that never serve are left out.
 

@@ -17,10 +17,10 @@ from narl.adjuster.margins import RunningMargin
 from narl.bench.cells import Cell
 from narl.bench.runs import Run
 from narl.train import methods
-from narl.train.adjusters import digest_of, numbered
+from narl.train.adjusters import digest_of, load_adjusters, numbered
 from narl.train.evaluate import separation
 from narl.train.methods.meta import auto_beginning, auto_every, auto_learning_rate
-from narl.train.methods.transferred import auto_robust_start
+from narl.train.methods.transferred import beginning
 from narl.train.planning import Plan
 from narl.train.record import RIVAL, SampleRecord
 from narl.train.run_folder import RunFolder
@@ -65,7 +65,8 @@ def account(cell: Cell, plan: Plan, folder: Path, asked: dict[str, Any]) -> Run:
             "milestones": list(plan.settings.milestones),
             "augment": plan.recipe.augment,
             "options": _options(plan),
-            "adjusters": [digest_of(plan.settings.adjusters)] if plan.settings.adjusters else [],
+            "adjusters": [digest_of(plan.settings.adjusters, plan.sets.train.kind)] if plan.settings.adjusters else [],
+            "kind": plan.sets.train.kind,
             "data": plan.sets.fingerprint(),
             "train_samples": len(plan.sets.train),
             "clean_samples": sum(len(part) for part in (plan.sets.clean, plan.sets.heldout) if part is not None),
@@ -97,7 +98,7 @@ def _options(plan: Plan) -> dict[str, Any]:
     rows, epochs = len(plan.sets.train), plan.recipe.epochs
     usual = auto_beginning(kind, plan.total_steps, rows, epochs)
     if plan.recipe.method.startswith("T-"):
-        usual = {"robust_start": auto_robust_start(kind, rows, epochs)}
+        usual = {"robust_start": beginning(load_adjusters(plan.settings.adjusters), kind, rows, epochs)}
     chosen: dict[str, Callable[[], Any]] = {
         "every": lambda: auto_every(plan.total_steps),
         "adjuster_lr": lambda: auto_learning_rate(plan.total_steps),

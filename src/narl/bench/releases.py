@@ -11,7 +11,7 @@ from string import Template
 from typing import Any
 
 from narl._version import __version__
-from narl.adjuster import packs
+from narl.adjuster import Adjuster, packs
 from narl.adjuster.packs import Pack
 from narl.adjuster.pretrained import SUMS
 from narl.atomic import replacing
@@ -57,7 +57,7 @@ clean set are those of the seed. What it was before the training and along it is
 serves from the time on at which it was taken.
 
 $learned
-
+$sections
 ## On data that it has not seen
 
 $transferred
@@ -73,7 +73,9 @@ data itself.
 $figures""")
 
 
-def release(pack: Pack, version: str, runs: Sequence[Run], out: Path, figures: Path | None) -> list[Path]:
+def release(
+    pack: Pack, version: str, runs: Sequence[Run], out: Path, figures: Path | None, others: Sequence[Pack] = ()
+) -> list[Path]:
     """Make a release of what a row of trainings has learned.
 
     Args:
@@ -82,6 +84,8 @@ def release(pack: Pack, version: str, runs: Sequence[Run], out: Path, figures: P
         runs: finished trainings, those of the row among them; of the table ``transfer`` those that there are.
         out: folder for the file, its card and the list of checksums; made if it is missing.
         figures: folder for figures 6 and 7 of it; None: none are drawn.
+        others: adjusters of the same loss for one kind of data each (``Adjuster.data``), which serve there instead. How
+            they were learned, in Markdown, is in their ``about["section"]``.
 
     Returns:
         What was written.
@@ -92,18 +96,37 @@ def release(pack: Pack, version: str, runs: Sequence[Run], out: Path, figures: P
     if not re.fullmatch(r"[0-9]+(\.[0-9]+)*", version):
         raise OptionError(f"version = {version!r} is none: give numbers with dots between, such as 1 or 1.1")
     row = _row(pack, runs)
+    whole = _with_others(pack, others)
     name = f"{pack.loss}-{version}"
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{name}.safetensors"
-    packs.write(path, replace(pack, name=name, version=version))
+    packs.write(path, replace(whole, name=name, version=version))
     written = [path]
     drawn = [] if figures is None else _draw(row, name, figures)
-    card = _card(pack, row, runs, path, name, version, drawn)
+    card = _card(whole, row, runs, path, name, version, drawn)
     for target, text in ((out / f"{name}.md", card), (out / SUMS, _sums(out))):
         with replacing(target) as file:
             file.write(text.encode())
         written.append(target)
     return [*written, *drawn]
+
+
+def _with_others(pack: Pack, others: Sequence[Pack]) -> Pack:
+    """All in one, with what is said about them."""
+    snapshots, words, sections = list(pack.snapshots), [pack.trained_on], []
+    for other in others:
+        kinds = {one.data for one in other.snapshots}
+        if other.loss != pack.loss or None in kinds or len(kinds) > 1:
+            raise OptionError(
+                f"an adjuster of {other.loss} for {', '.join(sorted(map(str, kinds)))} data cannot be added to one of "
+                f"{pack.loss}: add those of the same loss, for one kind of data each"
+            )
+        (kind,) = kinds
+        snapshots += other.snapshots
+        words.append(f"on data of kind {kind}: {other.trained_on}")
+        sections.append(str(other.about.get("section", "")))
+    about = {**pack.about, **({"sections": sections} if sections else {})}
+    return replace(pack, snapshots=tuple(snapshots), trained_on="; ".join(words), about=about)
 
 
 def _row(pack: Pack, runs: Sequence[Run]) -> list[Run]:
@@ -150,7 +173,7 @@ def _card(
     first, loss = row[0], get(pack.loss)
     transferred = [row for row in comparison.rows(protocols.TRANSFER, runs, variants=True) if row["seeds"]]
     own = [row for row in transferred if row["method"] == f"T-{loss.title}"]
-    taken = ", ".join("?" if one.taken is None else f"{one.taken:.2f}" for one in pack.snapshots)
+    taken = ", ".join(_taken(one) for one in pack.snapshots)
     settings, where = first.settings, first.environment
     return _CARD.substitute(
         name=name,
@@ -172,10 +195,16 @@ def _card(
         device=where.get("device", "?"),
         count=len(row),
         learned=_learned(row).markdown(),
+        sections="".join(f"\n{section.strip()}\n" for section in pack.about.get("sections", [])),
         transferred=_beside(own, transferred).markdown() if own else "Not measured yet.",
         failures=_failures(own, transferred),
         figures="".join(f"\n![Figure {one.stem[-1]} of it]({os.path.relpath(one, path.parent)})\n" for one in drawn),
     )
+
+
+def _taken(snapshot: Adjuster) -> str:
+    words = "?" if snapshot.taken is None else f"{snapshot.taken:.2f}"
+    return words if snapshot.data is None else f"{words} ({snapshot.data})"
 
 
 def _learned(row: Sequence[Run]) -> Table:

@@ -176,14 +176,15 @@ def _other_shipped(run: Run) -> str | None:
     adjuster = None if loss is None else without_clean(loss)[1]
     if adjuster is None:
         return None
-    before, now = run.settings.get("adjusters"), [digest_of([adjuster])]
+    before, now = run.settings.get("adjusters"), [digest_of([adjuster], run.settings.get("kind"))]
     return None if before == now else f"its adjuster was {before}, the one that is shipped is {now} now"
 
 
 def other_adjusters(run: Run, place: Place) -> str | None:
     """Whether a transferred cell was trained with other adjusters than those that are named now; None: no."""
     found = _adjusters(run.cell, place)
-    named, before = [digest_of(found)] if found else [], run.settings.get("adjusters")
+    kind, before = run.settings.get("kind"), run.settings.get("adjusters")
+    named = [digest_of(found, kind)] if found else []
     return f"its adjusters were {before}, are {named} now" if named and before != named else None
 
 

@@ -9,7 +9,13 @@ import typer
 
 
 def pack(
-    adjuster: Annotated[Path, typer.Argument(help="What narl bench adjusters has written: gce.safetensors.")],
+    adjusters: Annotated[
+        list[Path],
+        typer.Argument(
+            help="What narl bench adjusters has written: gce.safetensors; after it, adjusters of the same loss for one "
+            "kind of data each."
+        ),
+    ],
     version: Annotated[str, typer.Option(help="Of the release: 1, 1.1, …", show_default=False)],
     results: Annotated[Path, typer.Option(help="Folder of the results, for the model card.")] = Path("results"),
     out: Annotated[Path, typer.Option(help="Folder for the file, its card and SHA256SUMS.")] = Path("adjusters"),
@@ -28,5 +34,6 @@ def pack(
     from narl.adjuster import packs
     from narl.bench import releases, runs
 
-    for path in releases.release(packs.read(adjuster), version, runs.read(results), out, figures):
+    first, *others = map(packs.read, adjusters)
+    for path in releases.release(first, version, runs.read(results), out, figures, others):
         print(path)

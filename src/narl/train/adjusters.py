@@ -9,6 +9,7 @@ from narl import losses
 from narl.adjuster import Adjuster, packs
 from narl.adjuster.packs import Pack
 from narl.adjuster.pretrained import is_name, open_pack, shipped
+from narl.adjuster.turns import meant_for
 from narl.errors import OptionError
 
 _KEPT = "source-adjusters.safetensors"
@@ -69,9 +70,14 @@ def kept_adjusters(folder: Path) -> tuple[str, ...]:
     return tuple(str(path) for path in sorted(folder.glob(_KEPT_BEFORE.format("*"))))
 
 
-def digest_of(paths: Sequence[str]) -> str:
-    """What tells learned adjusters apart, however they are kept; see :func:`narl.adjuster.packs.digest`."""
-    return packs.digest(load_adjusters(paths))
+def digest_of(paths: Sequence[str], data: str | None = None) -> str:
+    """What tells learned adjusters apart, however they are kept; see :func:`narl.adjuster.packs.digest`.
+
+    Args:
+        paths: see :func:`load_adjusters`.
+        data: the kind of data that they serve on: of adjusters for several kinds, the others do not matter.
+    """
+    return packs.digest(meant_for(load_adjusters(paths), data))
 
 
 def without_clean(loss: str = "gce") -> tuple[str, str | None]:

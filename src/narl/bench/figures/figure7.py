@@ -59,7 +59,7 @@ def of_run(run: Run) -> Drawing:
             panel.set_xlim(margins[0], margins[-1])
         row[0].set_ylabel(SYMBOLS.get(name, name))
     for panel in rows[-1]:
-        panel.set_xlabel(_SEEN.get(str(run.adjuster.get("input", "")).removesuffix("+progress"), "margin (logits)"))
+        panel.set_xlabel(_SEEN.get(str(run.adjuster.get("input", "")).partition("+")[0], "margin (logits)"))
     legend_above(figure, rows[0][0], columns=min(len(centres), 3))
     return Drawing(figure, f"{run.cell.method} on {source(run)}.")
 

@@ -9,7 +9,7 @@ from typing import Any, final
 
 from narl.adjuster import Adjuster
 from narl.adjuster.families import uneven
-from narl.adjuster.margins import INPUTS
+from narl.adjuster.margins import known_inputs
 from narl.bilevel.clean_losses import CLEAN_LOSSES
 from narl.losses import RobustLoss
 from narl.train.methods import meta
@@ -195,8 +195,9 @@ def spec(loss: RobustLoss, title: str | None = None) -> MethodSpec:
             ),
             "input": Option(
                 "margin",
-                "what it sees of a margin: itself, scaled by the logits' spread, its rank in the batch; and progress",
-                choices=tuple(f"{name}{more}" for name in INPUTS for more in ("", "+progress")),
+                "what it sees of a margin: itself, scaled by the logits' spread, its rank in the batch; and progress, "
+                "and the number of classes",
+                choices=known_inputs(),
             ),
             **meta.options("the adjuster", None, "; none: 1e-5 for running margins, 1e-4 for the latest"),
             "clean_loss": Option(

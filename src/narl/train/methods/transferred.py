@@ -38,6 +38,21 @@ def auto_robust_start(kind: str | None, rows: int, epochs: int | None) -> float:
     return ROBUST_START if by_heart(kind, rows, epochs) else 0.0
 
 
+def beginning(adjusters: Sequence[Adjuster], kind: str | None, rows: int, epochs: int | None) -> float:
+    """The share for adjusters: 0 for those that were learned for this kind of data, else :func:`auto_robust_start`.
+
+    Example:
+        >>> adjuster = Adjuster("gce", [5, 5])
+        >>> beginning([adjuster], "table", 1200, 30) == ROBUST_START
+        True
+        >>> adjuster.data = "table"
+        >>> beginning([adjuster], "table", 1200, 30)
+        0.0
+    """
+    own = kind is not None and any(adjuster.data == kind for adjuster in adjusters)
+    return 0.0 if own else auto_robust_start(kind, rows, epochs)
+
+
 @final
 class Transferred(LossMethod):
     """Trains with an adjusted loss whose adjuster stays as it is.
@@ -48,7 +63,7 @@ class Transferred(LossMethod):
         adjusters: an adjuster, or its snapshots, each of which serves a part of the training; adjusters or their files.
         serves: see :class:`narl.AdjustedLoss`.
         margin: see :class:`narl.AdjustedLoss`.
-        robust_start: see :class:`narl.AdjustedLoss`; None: :func:`auto_robust_start`.
+        robust_start: see :class:`narl.AdjustedLoss`; None: :func:`beginning`.
         wrap: what makes an objective of the adjuster, from a function that gives the one that serves, and None for one
             that is learned; None: it is its own.
 
@@ -89,9 +104,15 @@ class Transferred(LossMethod):
             for snapshot in (open_pack(given).snapshots if isinstance(given, (str, os.PathLike)) else [given])
         ]
         if robust_start is None:
-            robust_start = auto_robust_start(setting.kind, setting.num_samples, setting.epochs)
+            robust_start = beginning(learned, setting.kind, setting.num_samples, setting.epochs)
         criterion = AdjustedLoss(
-            learned, setting.class_counts, reduction="none", serves=serves, margin=margin, robust_start=robust_start
+            learned,
+            setting.class_counts,
+            reduction="none",
+            serves=serves,
+            margin=margin,
+            robust_start=robust_start,
+            data=setting.kind,
         )
         self.criterion = criterion.to(setting.device)
         first = self.criterion.at(0.0)
