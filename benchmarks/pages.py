@@ -115,7 +115,7 @@ def starts_tables() -> list[Table]:
     by_method: dict[str, list[list[float]]] = {method: [] for method in table.methods}
     for run in runs.read(RESULTS):
         if run.cell.schedule == "starts" and dict(run.cell.options).get("every") == 6:
-            by_method[run.cell.method].append([100 * right for right in run.curves["test_accuracy"]])
+            by_method[run.cell.method].append([100 * (right or 0.0) for right in run.curves["test_accuracy"]])
     lines = [
         (method, str(len(curves)), *(_from_to([curve[epoch] for curve in curves]) for epoch in (0, 3, 7)))
         for method, curves in by_method.items()

@@ -202,8 +202,9 @@ def learn(loss: str, generations: int, at_once: int) -> None:
 
 def _points(tables: Sequence[dict[str, Any]]) -> NDArray[Any]:
     """By how many points each candidate is ahead of the fixed loss on each table."""
-    last5 = 100 * np.array([row["last5"] for row in tables])
-    return last5[:, 2:] - last5[:, 1:2]
+    last5: NDArray[Any] = 100 * np.array([row["last5"] for row in tables])
+    found: NDArray[Any] = last5[:, 2:] - last5[:, 1:2]
+    return found
 
 
 def _summary(tables: Sequence[dict[str, Any]]) -> dict[str, float]:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,7 +70,7 @@ def test_a_search_goes_on_where_it_was_stopped(
             return self
 
         def __exit__(self, *_: object) -> None: ...
-        def imap_unordered(self, _: object, jobs: list[study.Job]) -> Iterator[dict[str, object]]:
+        def imap_unordered(self, _: object, jobs: list[Any]) -> Iterator[dict[str, object]]:
             for loss, candidates, table, kind, rate, _seed in jobs:
                 assert loss == "gce"
                 last5 = [0.5, 0.5, *(0.5 - 0.01 * abs(one["m0"] - 2) for one in candidates)]
