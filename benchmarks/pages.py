@@ -15,6 +15,7 @@ from typing import Any
 import clean_share
 import forward_matrix
 import plan
+import table_adjusters
 import travel
 from narl.bench import audit_table, comparison, cost, own_table, review_table, runs
 from narl.bench.tables import Table
@@ -146,7 +147,7 @@ BLOCKS: dict[str, dict[str, Callable[[], list[Table]]]] = {
     "results.md": {
         name: functools.partial(comparison_tables, name) for name in ("table1", "table2", "figure5", "cifar10n")
     },
-    "transfer.md": {"travel": travel.tables},
+    "transfer.md": {"travel": travel.tables, "table-adjusters": table_adjusters.tables},
     "findings.md": {
         "letters": functools.partial(study_tables, "letters"),
         "starts": starts_tables,

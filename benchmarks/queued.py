@@ -38,6 +38,7 @@ def main() -> None:
     parser.add_argument("plan", type=Path)
     parser.add_argument("--data", action="append", required=True, metavar="NAME=PATH")
     parser.add_argument("--labels", help="people's labels")
+    parser.add_argument("--adjuster", action="append", default=[], metavar="FILE", help="for T-* methods")
     parser.add_argument("--results", type=Path, default=Path("results"))
     parser.add_argument("--work", type=Path, default=Path("bench-runs"))
     parser.add_argument("--out", type=Path, default=Path("adjusters"))
@@ -47,7 +48,12 @@ def main() -> None:
     parser.add_argument("--dry-run", action="store_true")
     given = parser.parse_args()
     place = Place(
-        sources(given.data), given.work.resolve(), given.results.resolve(), given.labels, discard=given.discard
+        sources(given.data),
+        given.work.resolve(),
+        given.results.resolve(),
+        given.labels,
+        tuple(str(Path(file).resolve()) for file in given.adjuster),
+        discard=given.discard,
     )
     cells: dict[Cell, Protocol] = {}
     missing: dict[Cell, Protocol] = {}

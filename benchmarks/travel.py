@@ -446,8 +446,10 @@ def _given(paths: Sequence[Path]) -> dict[str, tuple[dict[str, Path], dict[str, 
     for path in paths:
         pack = packs.read(path)
         files, options = found.setdefault(pack.loss, ({}, {}))
-        name = f"{path.stem}: {pack.input} ({pack.digest[:6]})"
-        files[name], options[name] = path, {"robust_start": ROBUST_START}
+        name = f"{path.stem}: {pack.input.rpartition(': ')[2]} ({pack.digest[:6]})"
+        own = any(snapshot.data == "table" for snapshot in pack.snapshots)
+        files[name] = path
+        options[name] = {"robust_start": 0.0, "data": "table"} if own else {"robust_start": ROBUST_START}
     return found
 
 

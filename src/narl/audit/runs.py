@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from narl.adjuster import Families
+from narl.adjuster.turns import meant_for
 from narl.audit import evidence
 from narl.audit.epochs import weights_of
 from narl.audit.judging import Clean, judge
@@ -208,9 +209,10 @@ def families_of(run: RunFolder, labels: Classes) -> Classes | None:
     with run.understood() as config:
         counts = [int(count) for count in config["class_counts"]]
         method, options = str(config["recipe"]["method"]), dict(config["settings"]["options"])
+        kind = str(config["kind"])
     kept = kept_adjusters(run.path) if method.startswith("T-") else ()
     if not kept and not method.startswith("A-"):
         return None
-    most = load_adjusters(kept)[0].num_families if kept else int(options.get("families", 3))
+    most = meant_for(load_adjusters(kept), kind)[0].num_families if kept else int(options.get("families", 3))
     families = Families.from_counts(torch.tensor(counts), most)
     return np.asarray(families.of_class.numpy()[labels], dtype=np.int64)

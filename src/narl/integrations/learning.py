@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
 from narl.adjuster import AdjustedLoss, Adjuster
+from narl.adjuster.turns import meant_for
 from narl.bilevel import MetaStep, Processes, StepReport
 from narl.bilevel.reports import observed
 from narl.errors import CheckpointError, OptionError
@@ -213,6 +214,6 @@ def start(loss: str, class_counts: Tensor, given: Given, margin: str, seed: int)
     """
     if given is None:
         return Adjuster(loss, class_counts, margin=margin, generator=torch.Generator().manual_seed(seed))
-    found = loaded(given)
+    found = meant_for(loaded(given), None)
     last = AdjustedLoss(found[-1], class_counts, margin=margin).at(0.0)
     return last.requires_grad_(True)
