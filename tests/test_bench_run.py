@@ -52,6 +52,8 @@ def test_a_dry_run_says_what_is_missing(tmp_path: Path) -> None:
     assert len(read(where.results)) == 1
     answer = done(*table1, f"CIFAR-10={tmp_path}", "--methods", "CE")
     assert answer.out.splitlines()[0] == "6 cells: 0 with a result, 6 missing", "those whose data is given"
+    answer = done(*table1, f"CIFAR-10={tmp_path}", "--methods", "CE", "--methods", "GCE,JS")
+    assert answer.out.splitlines()[0] == "18 cells: 0 with a result, 18 missing", "none of them is lost"
 
 
 @pytest.mark.parametrize(

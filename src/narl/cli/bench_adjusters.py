@@ -36,7 +36,7 @@ def adjusters(
         ),
     ] = "adjusters",
     methods: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(help="Some losses only: A-GCE,A-JS.", rich_help_panel=_WHAT, show_default="all of the table"),
     ] = None,
     seeds: Annotated[int, typer.Option(help="Adjusters of each loss, with seeds 0, 1, …", rich_help_panel=_WHAT)] = 1,

@@ -52,7 +52,7 @@ def audit(
     epochs: Epochs = None,
     seeds: Seeds = 1,
     methods: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(help="What to train and audit.", rich_help_panel=WHAT, show_default="CE,GCE,A-GCE"),
     ] = None,
     tasks: Tasks = None,

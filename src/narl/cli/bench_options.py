@@ -22,7 +22,7 @@ Labels = Annotated[
 ]
 Seeds = Annotated[int, typer.Option(help="Trainings of each cell, with seeds 1, 2, …", rich_help_panel=WHAT)]
 Tasks = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
         help="Some only, by data set, noise or both: cifar-10n/worst,letter.",
         rich_help_panel=WHAT,

@@ -53,10 +53,10 @@ def run(
     ] = None,
     seeds: Annotated[int, typer.Option(help="Trainings of each cell, with seeds 0, 1, …", rich_help_panel=_WHAT)] = 1,
     methods: Annotated[
-        str | None, typer.Option(help="Some methods only: GCE,A-GCE.", rich_help_panel=_WHAT, show_default="all")
+        list[str] | None, typer.Option(help="Some methods only: GCE,A-GCE.", rich_help_panel=_WHAT, show_default="all")
     ] = None,
     tasks: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             help="Some columns only, by data set, noise or both: cifar-10/symmetric-0.4,asymmetric.",
             rich_help_panel=_WHAT,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -223,14 +224,15 @@ DryRun = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.", rich_help_panel=_OUTPUT)]
 
 
-def names(given: str | None) -> tuple[str, ...]:
-    """Column names from a list with commas.
+def names(given: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Names from a list with commas, or from several.
 
     Example:
-        >>> names("width, height")
-        ('width', 'height')
+        >>> names("width, height"), names(["width", "height,depth"])
+        (('width', 'height'), ('width', 'height', 'depth'))
     """
-    return tuple(name.strip() for name in (given or "").split(",") if name.strip())
+    lists = [given] if isinstance(given, str) else given or ()
+    return tuple(name.strip() for one in lists for name in one.split(",") if name.strip())
 
 
 def by_name(given: list[str]) -> dict[str, str]:
