@@ -19,7 +19,8 @@ from narl.bench.work import Place
 from narl.errors import NarlError
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
-SOMEWHERE = Place((("CIFAR-10", "cifar-10.npz"),), Path("runs"), Path("results"))
+SOURCES = (("CIFAR-10", "cifar-10.npz"), ("TinyImageNet-32", "tiny.npz"))
+SOMEWHERE = Place(SOURCES, Path("runs"), Path("results"))
 TABLE = {
     "tasks": [{"dataset": "rings", "noise": "symmetric", "rate": 0.2}],
     "methods": ["CE", "A-GCE"],
