@@ -104,6 +104,13 @@ def comparison_tables(name: str) -> list[Table]:
     return comparison.tables(name, comparison.rows(name, runs.read(RESULTS), variants=True))
 
 
+def transfer_tables() -> list[Table]:
+    """Of ``results/runs``: the data sets on which transferred losses have been trained, and what is to be reached."""
+    rows = comparison.rows("transfer", runs.read(RESULTS), variants=True)
+    there = {row["dataset"] for row in rows if row["seeds"] and row["method"].startswith("T-")}
+    return comparison.tables("transfer", [row for row in rows if row["dataset"] in there])
+
+
 def study_tables(name: str) -> list[Table]:
     """Of a table in ``benchmarks/tables``, with its variants."""
     table = own_table.read(ROOT / "benchmarks" / "tables" / f"{name}.json")
@@ -147,7 +154,11 @@ BLOCKS: dict[str, dict[str, Callable[[], list[Table]]]] = {
     "results.md": {
         name: functools.partial(comparison_tables, name) for name in ("table1", "table2", "figure5", "cifar10n")
     },
-    "transfer.md": {"travel": travel.tables, "table-adjusters": table_adjusters.tables},
+    "transfer.md": {
+        "travel": travel.tables,
+        "table-adjusters": table_adjusters.tables,
+        "transfer": transfer_tables,
+    },
     "findings.md": {
         "letters": functools.partial(study_tables, "letters"),
         "starts": starts_tables,
