@@ -132,6 +132,13 @@ def test_a_dry_run_checks_and_writes_nothing(data: Path, extra: tuple[str, ...])
     assert "--epochs = 0" in refused("train", data, "--epochs", 0, "--dry-run")
 
 
+def test_flags_of_columns_may_be_repeated(tmp_path: Path) -> None:
+    rows = "".join(f"{row % 7},{row % 5},{row % 3},{'xy'[row % 2]}\n" for row in range(60))
+    (tmp_path / "t.csv").write_text("a,b,c,label\n" + rows)
+    answer = done("train", tmp_path / "t.csv", "--ignore", "a", "--ignore", "b", "--numbers", "c", "--dry-run")
+    assert "numbers c; left out a, b" in answer.out + answer.err
+
+
 @pytest.mark.parametrize("stops", [(2,), (4, 5)])
 def test_ctrl_c_and_resume(
     data: Path, reference: Path, tmp_path: Path, stop_at: Callable[[int], None], stops: tuple[int, ...]

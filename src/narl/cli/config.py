@@ -159,20 +159,19 @@ def _way_out(path: Path) -> str:
 
 def _checked(value: Any, annotation: Any, key: str, path: Path) -> Any:
     kind = _without_none(annotation)
-    if get_origin(kind) in (list, tuple):
-        inner = get_args(kind)[0]
-        return [_checked(entry, inner, key, path) for entry in (value if isinstance(value, list) else [value])]
 
     def refusal(wanted: str) -> ConfigError:
         return ConfigError(f"{path}: {key} is {_shown(value)}, but {wanted}")
 
+    if get_origin(kind) in (list, tuple):
+        inner = get_args(kind)[0]
+        if isinstance(value, list) and key in _COLUMNS and any("," in str(name) for name in value):
+            raise refusal("names of columns are told apart by commas: rename the column that has one")
+        if not isinstance(value, list):
+            return [_checked(value, inner, key, path)]
+        return [_checked(entry, inner, f"an entry of {key}", path) for entry in value]
     if value is None:
         raise refusal("a setting needs a value: give one, or leave the line out for the default")
-    if isinstance(value, list) and kind is str and key in _COLUMNS:
-        names = [_checked(entry, str, f"an entry of {key}", path) for entry in value]
-        if any("," in name for name in names):
-            raise refusal("names of columns are told apart by commas: rename the column that has one")
-        return ",".join(names)
     if not isinstance(value, str) and kind is str and key in _NUMBERS:
         entries = value if isinstance(value, list) else [value]
         return ",".join(repr(_checked(entry, float, f"an entry of {key}", path)) for entry in entries)

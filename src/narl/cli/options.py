@@ -37,15 +37,15 @@ Image = Annotated[
     str | None, typer.Option(help="Column of image files.", rich_help_panel=_DATA, show_default="detected")
 ]
 Numbers = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(help="Columns of numbers, with commas between.", rich_help_panel=_DATA, show_default="detected"),
 ]
 Categories = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(help="Columns of categories, with commas between.", rich_help_panel=_DATA, show_default="detected"),
 ]
 Ignore = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(help="Columns to leave out, with commas between.", rich_help_panel=_DATA, show_default=False),
 ]
 Labels = Annotated[
