@@ -75,6 +75,8 @@ generations were used on the same {tables} freshly drawn tables, each from the f
 generation was drawn around the best of them. It has one family, sees the number of classes, and begins with
 hyperparameters that depend on nothing else.
 
+`narl train` takes it on tables by itself, and `narl.AdjustedLoss.pretrained(…, data="table")` asks for it.
+
 {table}
 """
 
@@ -207,7 +209,7 @@ def _points(tables: Sequence[dict[str, Any]]) -> NDArray[Any]:
     return found
 
 
-def _summary(tables: Sequence[dict[str, Any]]) -> dict[str, float]:
+def _summary(tables: Sequence[dict[str, Any]]) -> dict[str, float | None]:
     """What the distribution's mean, the last candidate, was worth on tables that were drawn after it was decided."""
     ahead, noisy = _points(tables)[:, -1], np.array([row["noise"] != "clean" for row in tables])
     last5 = 100 * np.array([row["last5"] for row in tables])
@@ -216,8 +218,8 @@ def _summary(tables: Sequence[dict[str, Any]]) -> dict[str, float]:
         "over_fixed": round(float(ahead[noisy].mean()), 2),
         "ahead_of_fixed": round(float((ahead[noisy] > 0).mean()), 2),
         "over_ce": round(float(over_ce[noisy].mean()), 2),
-        "clean_over_fixed": round(float(ahead[~noisy].mean()), 2),
-        "clean_over_ce": round(float(over_ce[~noisy].mean()), 2),
+        "clean_over_fixed": None if noisy.all() else round(float(ahead[~noisy].mean()), 2),
+        "clean_over_ce": None if noisy.all() else round(float(over_ce[~noisy].mean()), 2),
         "clean_tables": int((~noisy).sum()),
     }
 
@@ -249,7 +251,7 @@ def _lines(loss: str, done: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
     for row in done:
         found = row["mean_before"]
         names = ("over_fixed", "over_ce", "clean_over_fixed", "clean_over_ce")
-        ahead, *others = (f"{found[name]:+.1f}" for name in names)
+        ahead, *others = ("–" if found[name] is None else f"{found[name]:+.1f}" for name in names)
         share = f"{100 * found['ahead_of_fixed']:.0f} %"
         lines.append((losses.get(loss).title, str(row["generation"] + 1), ahead, share, *others))
     return lines

@@ -536,6 +536,25 @@ def test_those_for_the_data_serve(data: str | None, serves: int) -> None:
     assert torch.equal(criterion.at(0.5).heads.weight, adjusters[serves].heads.weight)
 
 
+def test_data_that_nobody_knows() -> None:
+    with pytest.raises(OptionError, match="data = 'tables' is no kind of data: did you mean 'table'"):
+        AdjustedLoss(taught(), NEW, data="tables")
+    adjusters = [taught(), taught()]
+    adjusters[0].data, adjusters[1].data = "table", "text"
+    with pytest.raises(OptionError, match="for data of kind table or text: say which it is"):
+        AdjustedLoss(adjusters, NEW, data="image")
+
+
+def test_copies_of_before_there_were_kinds() -> None:
+    adjuster = taught(input="margin+progress")
+    state = adjuster.__dict__.copy()
+    for name in ("data", "_measure", "_besides"):
+        state.pop(name)
+    old = Adjuster.__new__(Adjuster)
+    old.__setstate__(state)
+    assert_close(AdjustedLoss(old, NEW)(*batch(), progress=0.5), AdjustedLoss(adjuster, NEW)(*batch(), progress=0.5))
+
+
 def test_those_for_other_data_serve_where_there_is_nothing_else() -> None:
     adjuster = taught()
     adjuster.data = "table"

@@ -24,6 +24,7 @@ from torch.testing import assert_close
 import narl
 from command_line import done, refused
 from made_up_runs import made_up
+from methods_problem import setting_of
 from narl import AdjustedLoss, Adjuster, losses
 from narl.adjuster import packs, pretrained
 from narl.adjuster.packs import Pack
@@ -32,7 +33,8 @@ from narl.bench import adjusters as learning
 from narl.bench import protocols, releases
 from narl.bench.runs import Run
 from narl.errors import AdjusterFileError, MissingExtraError, OptionError, ResultsError, UnknownNameError
-from narl.train import adjusters, defaults
+from narl.integrations.learning import start
+from narl.train import adjusters, defaults, methods
 from narl.train.settings import Settings
 from small_grid import points
 
@@ -541,8 +543,28 @@ def test_a_release_for_several_kinds_of_data(tmp_path: Path, weights: Path) -> N
     paths = [f"narl:{listed.name}"]
     assert adjusters.digest_of(paths, "image") == pack.digest, "results that were made before the release stay"
     assert adjusters.digest_of(paths, "table") == other.digest
-    with pytest.raises(OptionError, match="an adjuster of gce for None data cannot be added to one of gce"):
-        releases.release(pack, "1", learned_with(cells), weights, None, [pack])
+    for wrong, words in (([pack], "for None data"), ([other, other], "for table data")):
+        with pytest.raises(OptionError, match=f"an adjuster of gce {words} cannot be added to one of gce"):
+            releases.release(pack, "1", learned_with(cells), weights, None, wrong)
+
+
+@pytest.mark.parametrize("name", ["T-GCE", "T-GCE+"])
+def test_methods_take_what_is_for_their_data(name: str) -> None:
+    for_tables = snapshot(0.0, 0.9)
+    for_tables.data = "table"
+    for kind, q in (("table", 0.9), ("image", 0.4), (None, 0.4)):
+        setting = replace(setting_of(name), kind=kind)
+        method: Any = methods.build(name, setting, adjusters=[snapshot(0.0, 0.4), for_tables], robust_start=0.0)
+        serving = getattr(method, "plain", method).current
+        assert float(serving.curves(torch.zeros(1))["q"][0, 0]) == pytest.approx(q)
+
+
+def test_what_is_learned_on_from_an_adjuster_for_tables_is_for_any_data() -> None:
+    for_tables = snapshot(0.0, 0.9)
+    for_tables.data = "table"
+    begun = start("gce", torch.tensor([5, 5]), [snapshot(0.0, 0.4), for_tables], "latest", 0)
+    assert float(begun.curves(torch.zeros(1))["q"][0, 0].detach()) == pytest.approx(0.4)
+    assert start("gce", torch.tensor([5, 5]), for_tables, "latest", 0).data is None
 
 
 def test_releases_that_cannot_be(tmp_path: Path) -> None:

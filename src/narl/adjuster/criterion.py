@@ -15,9 +15,9 @@ from narl.adjuster.families import Counts
 from narl.adjuster.last_batch import LastBatch
 from narl.adjuster.margins import RunningMargin, margin
 from narl.adjuster.network import Adjuster
-from narl.adjuster.turns import after_fixed, in_turn, meant_for
+from narl.adjuster.turns import KINDS, after_fixed, in_turn, meant_for
 from narl.checks import warn_of_probabilities
-from narl.errors import OptionError
+from narl.errors import OptionError, nearest
 
 
 @final
@@ -93,6 +93,8 @@ class AdjustedLoss(nn.Module):
             raise OptionError(f"got {', '.join(sorted(set(strangers)))}, no adjuster: narl.Adjuster.load reads a file")
         if not given:
             raise OptionError("no adjuster given: pass one, or the snapshots of one in order")
+        if data not in (None, *KINDS):
+            raise OptionError(f"data = {data!r} is no kind of data: {nearest(str(data), KINDS)}")
         given = meant_for(given, data)
         named = {adjuster.robust_loss.name for adjuster in given}
         if len(named) > 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from os import PathLike
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -95,6 +95,13 @@ class Adjuster(nn.Module):
         self.register_buffer("of_class", torch.empty(0, dtype=torch.int64), persistent=False)
         self.register_buffer("progress", torch.zeros(()), persistent=False)
         self.refit(class_counts)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Of copies and files of before it could be for one kind of data."""
+        super().__setstate__({"data": None, **state})  # type: ignore[no-untyped-call]
+        seen = parsed(self.input)
+        assert seen is not None
+        self._measure, self._besides = seen
 
     def _start(self, generator: torch.Generator | None) -> None:
         """Random kinks along the margin, and heads that give the starting values whatever the margin."""

@@ -8,9 +8,12 @@ from collections.abc import Sequence
 from narl.adjuster.network import Adjuster
 from narl.errors import OptionError
 
+KINDS = ("image", "table", "text")
+"""Of data that an adjuster can be for."""
+
 
 def meant_for(given: Sequence[Adjuster], data: str | None) -> list[Adjuster]:
-    """Those among adjusters for several kinds of data that are for this one; else those for any; else all of them.
+    """Those among adjusters for several kinds of data that are for this one; else those for any; else the only ones.
 
     Args:
         given: snapshots of one adjuster, or of one for each of several kinds of data.
@@ -26,6 +29,11 @@ def meant_for(given: Sequence[Adjuster], data: str | None) -> list[Adjuster]:
         found = [adjuster for adjuster in given if adjuster.data == wanted]
         if found:
             return found
+    kinds = sorted({str(adjuster.data) for adjuster in given})
+    if len(kinds) > 1:
+        raise OptionError(
+            f"these adjusters are for data of kind {' or '.join(kinds)}: say which it is (data=), or give one for any"
+        )
     return list(given)
 
 

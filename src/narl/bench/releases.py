@@ -116,10 +116,10 @@ def _with_others(pack: Pack, others: Sequence[Pack]) -> Pack:
     snapshots, words, sections = list(pack.snapshots), [pack.trained_on], []
     for other in others:
         kinds = {one.data for one in other.snapshots}
-        if other.loss != pack.loss or None in kinds or len(kinds) > 1:
+        if other.loss != pack.loss or None in kinds or len(kinds) > 1 or kinds & {one.data for one in snapshots}:
             raise OptionError(
                 f"an adjuster of {other.loss} for {', '.join(sorted(map(str, kinds)))} data cannot be added to one of "
-                f"{pack.loss}: add those of the same loss, for one kind of data each"
+                f"{pack.loss}: add those of the same loss, for one further kind of data each"
             )
         (kind,) = kinds
         snapshots += other.snapshots

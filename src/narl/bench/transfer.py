@@ -50,7 +50,7 @@ def reached(rows: Sequence[Row]) -> Table:
         ),
         _least("CIFAR-10N worst, the best of the four", 83.5, [max(worst)] if worst else [], sign=""),
     )
-    note = "T-* with the shipped adjusters, which have seen neither the data nor a clean sample of it."
+    note = "T-* with adjusters that have seen neither the data nor a clean sample of it."
     return Table("What transferred losses are to reach", ("", "wanted", "found", "reached"), lines, (note,))
 
 

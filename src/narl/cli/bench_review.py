@@ -20,9 +20,9 @@ def review(
     data: Data,
     labels: Labels = None,
     orders: Annotated[
-        str,
+        list[str],
         typer.Option(help="Which samples are asked about: orders of narl review, and random.", rich_help_panel=WHAT),
-    ] = "informative,random",
+    ] = ["informative,random"],  # noqa: B006  typer copies it
     counts: Annotated[str, typer.Option(help="Numbers of answers.", rich_help_panel=WHAT)] = "100,300,1000",
     apart: Annotated[
         bool,

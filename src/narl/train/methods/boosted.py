@@ -274,8 +274,10 @@ def spec(plain: MethodSpec) -> MethodSpec:
     def make(setting: Setting, **options: Any) -> Boosted:
         parts = Parts(**{name: options.pop(name) for name in OPTIONS})
 
+        of_data = {"data": setting.kind} if plain.needs_adjuster else {}
+
         def inside(own: Setting, wrap: Wrap) -> Plain:
-            made = plain.make(own, wrap=wrap, **options)
+            made = plain.make(own, wrap=wrap, **of_data, **options)
             assert isinstance(made, (Adjusted, Transferred))
             return made
 

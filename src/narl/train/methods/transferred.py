@@ -64,6 +64,7 @@ class Transferred(LossMethod):
         serves: see :class:`narl.AdjustedLoss`.
         margin: see :class:`narl.AdjustedLoss`.
         robust_start: see :class:`narl.AdjustedLoss`; None: :func:`beginning`.
+        data: kind of the data, of adjusters for several kinds; None: the setting's.
         wrap: what makes an objective of the adjuster, from a function that gives the one that serves, and None for one
             that is learned; None: it is its own.
 
@@ -89,6 +90,7 @@ class Transferred(LossMethod):
         serves: str = "from",
         margin: str | None = None,
         robust_start: float | None = None,
+        data: str | None = None,
         wrap: Callable[[Callable[[], Adjuster], None], LearnedLoss] | None = None,
     ) -> None:
         super().__init__(setting)
@@ -112,7 +114,7 @@ class Transferred(LossMethod):
             serves=serves,
             margin=margin,
             robust_start=robust_start,
-            data=setting.kind,
+            data=data or setting.kind,
         )
         self.criterion = criterion.to(setting.device)
         first = self.criterion.at(0.0)
