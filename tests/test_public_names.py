@@ -143,10 +143,13 @@ def test_every_public_name_is_documented_with_an_example(room: str, name: str) -
         ("Adjuster", ["loss", "class_counts", "families", "hidden", "margin", "input", "generator"]),
         ("Adjuster.forward", ["self", "logits", "targets", "ids"]),
         ("Adjuster.loss", ["self", "logits", "targets", "ids"]),
-        ("AdjustedLoss", ["adjusters", "class_counts", "reduction", "total_steps", "serves", "margin", "robust_start"]),
+        (
+            "AdjustedLoss",
+            ["adjusters", "class_counts", "reduction", "total_steps", "serves", "margin", "robust_start", "data"],
+        ),
         (
             "AdjustedLoss.pretrained",
-            ["name", "class_counts", "total_steps", "reduction", "serves", "margin", "robust_start", "sha256"],
+            ["name", "class_counts", "total_steps", "reduction", "serves", "margin", "robust_start", "data", "sha256"],
         ),
         ("pretrained", []),
         ("AdjustedLoss.forward", ["self", "logits", "targets", "progress", "ids"]),
