@@ -8,8 +8,8 @@ A small network knows a table's labels by heart after some hundred steps. What a
 is not what is good at the end: it trusts all labels. Tables are small, though, so an adjuster can be judged by what a
 whole training with it is worth. It has a form with few numbers, which are found by the cross-entropy method
 (Rubinstein, 1999): candidates are drawn from a normal distribution, each is used on the same freshly drawn tables, and
-the distribution moves to the best of them. The form, with the margin m, the progress t and :math:`\\kappa` =
-log(classes / 10), before the sigmoid that every hyperparameter goes through:
+the distribution moves to the best of them. The form, with the margin m, the progress t and κ = log(classes / 10),
+before the sigmoid that every hyperparameter goes through:
 
     ramp = relu(z) - relu(z - (w + wc κ)),   z = a (m0 + mc κ + b t - m)
     logit of hyperparameter k = l_k + g_k ramp
