@@ -35,9 +35,13 @@ METHODS: dict[str, dict[str, Any]] = {
     "A-GCE": {"every": 2, "adjuster_weight_decay": 0.0},
     "A-SL": {"every": 1, "margin": "latest", "adjuster_weight_decay": 0.0},
     "MW-Net": {"every": 5, "adjuster_weight_decay": 0.0},
-    "T-GCE": {"adjusters": [Adjuster("gce", [5, 5, 9], margin="running", generator=torch.Generator())] * 3},
+    "T-GCE": {
+        "adjusters": [
+            Adjuster("gce", [5, 5, 9], margin="running", input="margin+progress").begin_at(q=q) for q in (0.2, 0.9, 0.5)
+        ]
+    },
 }
-GRAPHS = dict.fromkeys(METHODS, 1) | {"Forward": 2, "A-GCE": 2, "MW-Net": 2, "T-GCE": 3}
+GRAPHS = dict.fromkeys(METHODS, 1) | {"Forward": 2, "A-GCE": 2, "MW-Net": 2}
 
 
 @pytest.fixture(autouse=True)
@@ -224,13 +228,17 @@ def test_auto_takes_graphs_on_a_gpu() -> None:
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["captured", "compiled"])
 @pytest.mark.parametrize(
-    "names", [("CE", "GCE", "JS", "PolySoft"), ("A-GCE", "A-SL", "MW-Net")], ids=["fixed", "learned"]
+    "names",
+    [("CE", "GCE", "JS", "PolySoft"), ("CE", "T-GCE", "GCE", "T-GCE"), ("A-GCE", "A-SL", "MW-Net")],
+    ids=["fixed", "transferred", "learned"],
 )
 def test_a_stack_over_50_steps(names: tuple[str, ...], compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("narl.train.engine.STEPS_WORTH_COMPILING", 0 if compiled else STEPS + 1)
-    options: dict[str, Any] = {"every": 2, "adjuster_weight_decay": 0.0} if names[0].startswith("A-") else {}
+    learned: dict[str, Any] = {"every": 2, "adjuster_weight_decay": 0.0}
+    options = {name: METHODS[name] if name.startswith("T-") else {} for name in names}
+    options |= {name: learned for name in names if name in ("A-GCE", "A-SL", "MW-Net")}
     own, stacked = (
-        [twin(name, device="cuda", steps=STEPS, rate=0.02, dtype=torch.float64, **options) for name in names]
+        [twin(name, device="cuda", steps=STEPS, rate=0.02, dtype=torch.float64, **options[name]) for name in names]
         for _ in range(2)
     )
     stack = Stack()

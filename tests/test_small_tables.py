@@ -232,6 +232,7 @@ def test_a_transferred_loss_begins_with_fixed_hyperparameters_on_such_tables(tot
         setting = setting_of(total_steps=total_steps, kind=kind, epochs=30)
         method: Any = built("T-GCE", setting, **options)
         method.steps = step
+        method.before_step()
         logits, y, ids = torch.tensor([[3.0, 0, 0], [3.0, 0, 0]]), torch.tensor([0, 1]), torch.arange(2)
         return float(method.observe(logits, y, ids)[0]["q"][1])
 

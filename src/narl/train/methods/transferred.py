@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, final
 
+import torch
 from torch import Tensor
 
 from narl.adjuster import AdjustedLoss, Adjuster
@@ -126,6 +128,9 @@ class Transferred(LossMethod):
                 f"T-{first.robust_loss.title}, or another adjuster"
             )
         self.fields = tuple(first.spans)
+        self._in_place = _alike(self.criterion)
+        self._serving = _stand_in(first) if self._in_place else first
+        self._turn = 0
         self._objective = None if wrap is None else wrap(lambda: self.current, None)
 
     @property
@@ -135,22 +140,39 @@ class Transferred(LossMethod):
 
     @property
     def current(self) -> Adjuster:
-        """The snapshot that serves now."""
-        return self.criterion.at(self.progress)
+        """What serves in this step: a stand-in that has the snapshots' weights in turn, for graphs go on with tensors.
+
+        Snapshots of several shapes serve themselves.
+        """
+        return self._serving
 
     @property
     def _minimised(self) -> LearnedLoss:
         return self.current if self._objective is None else self._objective
 
     def before_step(self) -> None:
-        """Tell the adjuster how much of the training is done."""
+        """Bring in the snapshot that serves now, and tell it how much of the training is done."""
+        turn = list(self.criterion.snapshots).index(self.criterion.at(self.progress))
+        if turn != self._turn:
+            self._bring(turn)
         if self.current.sees_progress:
             self.current.progress.fill_(self.progress)
 
+    @torch.no_grad()
+    def _bring(self, turn: int) -> None:
+        snapshot = self.criterion.snapshots[turn]
+        assert isinstance(snapshot, Adjuster)
+        self._turn = turn
+        if not self._in_place:
+            self._serving = snapshot
+            return
+        for own, learned in zip(self._serving.parameters(), snapshot.parameters(), strict=True):
+            own.copy_(learned)
+
     @property
     def phase(self) -> int:
-        """Which snapshot serves."""
-        return list(self.criterion.snapshots).index(self.current)
+        """Which snapshot serves, where its weights cannot be taken over in place."""
+        return 0 if self._in_place else self._turn
 
     def values(self, logits: Tensor, y: Tensor, ids: Tensor) -> Tensor:
         """The loss of every sample with its own hyperparameters, ``(N,)``."""
@@ -170,6 +192,19 @@ class Transferred(LossMethod):
         """Go on where :meth:`state_dict` was taken."""
         super().load_state_dict(state)
         self.criterion.load_state_dict(state["criterion"])
+        self._bring(list(self.criterion.snapshots).index(self.criterion.at(self.progress)))
+
+
+def _alike(criterion: AdjustedLoss) -> bool:
+    """Whether all snapshots have weights of the same shapes."""
+    return len({tuple(weight.shape for weight in snapshot.parameters()) for snapshot in criterion.snapshots}) == 1
+
+
+def _stand_in(snapshot: Adjuster) -> Adjuster:
+    """A copy that remembers samples where the snapshots do."""
+    made = copy.deepcopy(snapshot)
+    made.running = snapshot.running
+    return made
 
 
 def spec(loss: RobustLoss, title: str | None = None) -> MethodSpec:
