@@ -3,8 +3,8 @@
     python benchmarks/turned.py cifar10.npz turned.npz
 
 Each image is turned by a multiple of 90 degrees and has its colours exchanged in one of five ways; its class says what
-it shows, how it was turned and which colours were exchanged. No images but CIFAR-10's are needed, and none of those that
-results are reported on are looked at.
+it shows, how it was turned and which colours were exchanged. No images but those of CIFAR-10 are needed; those that
+results are reported on are not looked at.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def turned(
 def main(source: Path, target: Path) -> None:
     """Turn both parts."""
     given = np.load(source)
-    made = {}
+    made: dict[str, NDArray[np.generic]] = {}
     for seed, part in enumerate(("train", "test")):
         images, labels = turned(given[f"x_{part}"], given[f"y_{part}"], seed)
         made |= {f"x_{part}": images, f"y_{part}": labels}
