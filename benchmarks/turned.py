@@ -49,7 +49,7 @@ def main(source: Path, target: Path) -> None:
     for seed, part in enumerate(("train", "test")):
         images, labels = turned(given[f"x_{part}"], given[f"y_{part}"], seed)
         made |= {f"x_{part}": images, f"y_{part}": labels}
-    np.savez(target, **made)
+    np.savez(target, **made)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":
