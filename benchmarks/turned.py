@@ -10,6 +10,7 @@ results are reported on are not looked at.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ QUARTERS = 4
 
 
 def turned(
-    images: NDArray[np.uint8], labels: NDArray[np.int64], seed: int
+    images: NDArray[np.uint8], labels: NDArray[np.int64], seed: int, only: Sequence[int] | None = None
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Images, each turned and coloured at random, and their new classes.
 
@@ -28,18 +29,20 @@ def turned(
         images: ``(N, H, W, 3)``, as high as wide.
         labels: what they show, ``(N,)``.
         seed: of the draws.
+        only: some of the 20 ways; None: all.
 
     Example:
         >>> found, labels = turned(np.zeros((3, 2, 2, 3), np.uint8), np.array([0, 1, 9]), 0)
         >>> found.shape, bool((labels % 10 == [0, 1, 9]).all()), bool((labels < 200).all())
         ((3, 2, 2, 3), True, True)
     """
-    ways = np.random.default_rng(seed).integers(QUARTERS * len(COLOURS), size=len(images))
+    ways = range(QUARTERS * len(COLOURS)) if only is None else only
+    drawn = np.random.default_rng(seed).integers(len(ways), size=len(images))
     found = np.empty_like(images)
-    for way in range(QUARTERS * len(COLOURS)):
-        chosen, colours = ways == way, COLOURS[way // QUARTERS]
+    for number, way in enumerate(ways):
+        chosen, colours = drawn == number, COLOURS[way // QUARTERS]
         found[chosen] = np.rot90(images[chosen], way % QUARTERS, axes=(1, 2))[..., colours]
-    return found, labels.astype(np.int64) + 10 * ways
+    return found, labels.astype(np.int64) + 10 * drawn
 
 
 def main(source: Path, target: Path) -> None:

@@ -1,0 +1,441 @@
+"""Small images with wrong labels, drawn from CIFAR-10's training images, and whole trainings on them side by side.
+
+    python benchmarks/small_images.py run --data cifar10.npz --adjuster FILE [--adjuster …]   # what is missing
+    python benchmarks/small_images.py show
+
+On each of six tasks of 10 and of 80 classes, residual networks that begin alike see the same batches, one with cross
+entropy, and for each loss one as its paper has it and one with each given adjuster of it. What is found here serves
+to choose what is shipped: images that results are reported on are not among these, nor are CIFAR-10's test images. More
+than ten classes are made by turning the images and exchanging their colours (:mod:`turned`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+import narl
+import turned
+from narl import AdjustedLoss, Adjuster, losses, noise
+from narl.adjuster import packs
+from narl.adjuster.margins import BESIDES, RunningMargin, parsed
+from narl.bench.tables import Table
+from narl.train.environment import environment
+
+RESULTS = Path(__file__).parent.parent / "results" / "small-images.jsonl"
+BATCH, TESTED, SHIFT = 100, 2000, 2
+MOMENTUM, DECAY = 0.9, 5e-4
+Images = tuple[NDArray[np.uint8], NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is trained on: which images, whose labels are wrong how, for how long, by a network how wide."""
+
+    classes: int
+    rows: int
+    epochs: int
+    noise: str
+    rate: float
+    width: int = 16
+    steps: bool = True
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        """For tables.
+
+        Example:
+            >>> Task(80, 8000, 20, "pair", 0.4).name
+            '80 classes, pair 0.4'
+        """
+        return f"{self.classes} classes, " + ("right labels" if self.noise == "clean" else f"{self.noise} {self.rate}")
+
+
+NOISE = (("clean", 0.0), ("symmetric", 0.4), ("pair", 0.4))
+TASKS = tuple(Task(classes, 8000, 16, *kind) for classes in (10, 80) for kind in NOISE)
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """A task's data: images ``(N, 3, S, S)`` from 0 to 1, the given labels, and what is tested on."""
+
+    x: Tensor
+    given: Tensor
+    wrong: Tensor
+    x_test: Tensor
+    y_test: Tensor
+
+
+def read(path: Path) -> Images:
+    """CIFAR-10's training images at half their size, ``(N, 16, 16, 3)``, and what they show."""
+    with np.load(path) as given:
+        images, labels = given["x_train"], given["y_train"].astype(np.int64)
+    half = images.reshape(len(images), 16, 2, 16, 2, 3).mean(axis=(2, 4)).round().astype(np.uint8)
+    return half, labels
+
+
+def draw(task: Task, source: Images) -> Drawn:
+    """The task's images: up to ten classes are some of CIFAR-10's, more are ways in which these are turned."""
+    rng = np.random.default_rng([task.seed, task.classes, task.rows])
+    images, labels = source
+    ways = max(task.classes // 10, 1)
+    if task.classes < 10:
+        kept = rng.permutation(10)[: task.classes]
+        chosen = np.flatnonzero(np.isin(labels, kept))
+        labels = np.argsort(np.argsort(kept))[np.searchsorted(np.sort(kept), labels[chosen])]
+        images = images[chosen]
+    rows = rng.permutation(len(images))[: task.rows + TESTED]
+    images, labels = images[rows], labels[rows]
+    if ways > 1:
+        every = np.linspace(0, turned.QUARTERS * len(turned.COLOURS), ways, endpoint=False).astype(int)
+        images, labels = turned.turned(images, labels, task.seed, every.tolist())
+    x = torch.from_numpy(images).permute(0, 3, 1, 2).float().div(255)
+    y = torch.from_numpy(labels)
+    x_test, y_test = x[task.rows :], y[task.rows :]
+    x, y = x[: task.rows], y[: task.rows]
+    given = _with_noise(task, x, y)
+    return Drawn(x, given, given != y, x_test, y_test)
+
+
+def _with_noise(task: Task, x: Tensor, y: Tensor) -> Tensor:
+    if task.noise == "clean":
+        return y.clone()
+    if task.noise == "instance":
+        return noise.instance(y, task.rate, x.flatten(1), task.classes, seed=task.seed)
+    make: Callable[..., Tensor] = getattr(noise, task.noise)
+    return make(y, task.rate, num_classes=task.classes, seed=task.seed)
+
+
+class Networks:
+    """Residual networks of seven convolutions that begin alike, side by side: one grouped convolution for all."""
+
+    def __init__(self, classes: int, width: int, count: int, generator: torch.Generator, device: str) -> None:
+        self.count, self.weights, self.norms = count, [], []
+        self._plan = [(3, width, 1)]
+        for stage, stride in ((1, 1), (2, 2), (4, 2)):
+            before = self._plan[-1][1]
+            self._plan += [(before, stage * width, stride), (stage * width, stage * width, 1)]
+        for into, out, _ in self._plan:
+            weight = torch.empty(out, into, 3, 3)
+            nn.init.kaiming_normal_(weight, generator=generator)
+            self.weights.append(self._for_all(weight, device))
+            for start in (1.0, 0.0):
+                self.weights.append(self._for_all(torch.full((out,), start), device))
+            self.norms.append((torch.zeros(count * out, device=device), torch.ones(count * out, device=device)))
+        head = torch.empty(4 * width, classes)
+        nn.init.normal_(head, std=0.01, generator=generator)
+        self.weights += [self._for_all(head[None], device), self._for_all(torch.zeros(1, 1, classes), device)]
+
+    def _for_all(self, weight: Tensor, device: str) -> Tensor:
+        return weight.repeat(self.count, *[1] * (weight.dim() - 1)).to(device).requires_grad_()
+
+    def __call__(self, x: Tensor, training: bool = True) -> Tensor:
+        """Logits, ``(count, N, c)``."""
+        values = self._layer(0, x, training, relu=True)
+        for block in range(1, len(self._plan), 2):
+            inner = self._layer(block, values, training, relu=True)
+            values = functional.relu(self._layer(block + 1, inner, training) + self._shortcut(block, values))
+        pooled = values.mean(dim=(2, 3)).view(len(x), self.count, -1).transpose(0, 1).float()
+        return torch.baddbmm(self.weights[-1], pooled, self.weights[-2])
+
+    def _layer(self, number: int, x: Tensor, training: bool, relu: bool = False) -> Tensor:
+        weight, gain, bias = self.weights[3 * number : 3 * number + 3]
+        groups = 1 if number == 0 else self.count
+        values = functional.conv2d(x, weight, stride=self._plan[number][2], padding=1, groups=groups)
+        mean, variance = self.norms[number]
+        values = functional.batch_norm(values, mean, variance, gain, bias, training)
+        return functional.relu(values) if relu else values
+
+    def _shortcut(self, block: int, x: Tensor) -> Tensor:
+        """As it is, or every second pixel, with channels of zeros beside it, as ResNets for CIFAR-10 have it."""
+        into, out, stride = self._plan[block]
+        if into == out:
+            return x
+        parts = x[:, :, ::stride, ::stride]
+        parts = parts.reshape(len(x), self.count, into, *parts.shape[2:])
+        return functional.pad(parts, (0, 0, 0, 0, 0, out - into)).flatten(1, 2)
+
+
+class Judges:
+    """Frozen adjusters of one loss that serve side by side, each in its own training: what each of them alone gives.
+
+    Their numbers are in tensors that stay where they are, so that a CUDA graph can go on with the next snapshots.
+    """
+
+    def __init__(self, criteria: Sequence[AdjustedLoss], rows: int, device: str) -> None:
+        snapshots = [snapshot for one in criteria for snapshot in one.snapshots]
+        assert all(isinstance(snapshot, Adjuster) and snapshot._measure == "margin" for snapshot in snapshots)
+        self._criteria, self._rows, self._device = criteria, rows, device
+        self._units = max(len(snapshot.hidden.bias) for snapshot in snapshots)  # type: ignore[union-attr, arg-type]
+        self._families = max(int(snapshot.num_families) for snapshot in snapshots)  # type: ignore[arg-type]
+        self._spans = criteria[0].at(0.0).spans
+        self._remembered = RunningMargin().to(device)
+        self._remembered.reserve(rows * len(criteria))
+        self._running = torch.tensor([[one.at(0.0).remembers] for one in criteria], device=device)
+        self._scale = criteria[0].at(0.0).scale
+        self._turns: list[Adjuster] = []
+        self._parts: list[Tensor] = []
+
+    @torch.no_grad()
+    def turn(self, progress: float) -> None:
+        """Have those snapshots serve that are to at this point."""
+        serving = [one.at(progress) for one in self._criteria]
+        if serving == self._turns:
+            return
+        made = [torch.stack(parts).to(self._device) for parts in zip(*map(self._numbers, serving), strict=True)]
+        if not self._turns:
+            self._parts = made
+        for own, new in zip(self._parts, made, strict=True):
+            own.copy_(new)
+        self._turns = serving
+
+    def _numbers(self, adjuster: Adjuster) -> tuple[Tensor, ...]:
+        """Weights for margin, progress and number of classes; what it does not see, and units it has not, are zeros."""
+        parts = parsed(adjuster.input)
+        assert parts is not None
+        own, families = len(adjuster.hidden.bias), adjuster.num_families
+        hidden, bias = torch.zeros(1 + len(BESIDES), self._units), torch.zeros(1, self._units)
+        hidden[[0, *(1 + BESIDES.index(name) for name in parts[1])], :own] = adjuster.hidden.weight.T.cpu()
+        bias[0, :own] = adjuster.hidden.bias.cpu()
+        heads = torch.zeros(self._units, self._families, len(self._spans))
+        heads[:own, :families] = adjuster.heads.weight.T.cpu().view(own, families, -1)
+        levels = torch.zeros(1, self._families, len(self._spans))
+        levels[0, :families] = adjuster.heads.bias.cpu().view(families, -1)
+        return hidden, bias, heads.flatten(1), levels.flatten(1), adjuster.of_class.cpu()
+
+    def __call__(self, progress: Tensor, logits: Tensor, labels: Tensor, ids: Tensor) -> dict[str, Tensor]:
+        """Every sample's hyperparameters, ``(trainings * N,)`` each; running margins are remembered."""
+        hidden, bias, heads, levels, of_class = self._parts
+        count = len(self._criteria)
+        latest = narl.margin(logits.flatten(0, 1), labels.repeat(count))
+        own_ids = (ids + self._rows * torch.arange(count, device=ids.device).unsqueeze(1)).flatten()
+        average = self._remembered.blend(latest, own_ids).view(count, -1)
+        self._remembered.store(latest, own_ids)
+        seen = torch.where(self._running, average, latest.view(count, -1))
+        inputs = torch.stack([seen, progress.expand_as(seen), torch.full_like(seen, self._scale)], dim=2)
+        shares = torch.baddbmm(levels, torch.baddbmm(bias, inputs, hidden).relu(), heads).sigmoid()
+        own = shares.view(count, len(labels), self._families, len(self._spans))
+        family = of_class[:, labels][..., None, None].expand(-1, -1, 1, len(self._spans))
+        values = own.gather(2, family).squeeze(2)
+        spans = enumerate(self._spans.items())
+        return {name: (low + (high - low) * values[..., k]).flatten() for k, (name, (low, high)) in spans}
+
+
+class Trainings:
+    """All trainings of a task, step by step: the first with cross entropy, then each loss as it is, and adjusted.
+
+    Args:
+        task: what is trained on.
+        drawn: its data.
+        adjusted: by the name of a loss, the adjusted forms of it; none: only as it is.
+        device: where.
+    """
+
+    def __init__(
+        self, task: Task, drawn: Drawn, adjusted: Mapping[str, Sequence[AdjustedLoss]], device: str = "cpu"
+    ) -> None:
+        self.task, self._device = task, device
+        generator = torch.Generator().manual_seed(task.seed)
+        count = 1 + sum(1 + len(criteria) for criteria in adjusted.values())
+        self._networks = Networks(task.classes, task.width, count, generator, device)
+        self._losses = [(losses.get(name), len(criteria)) for name, criteria in adjusted.items()]
+        rows = len(drawn.given)
+        self._judges = [Judges(criteria, rows, device) if criteria else None for criteria in adjusted.values()]
+        self.batches = rows // BATCH
+        self.steps = task.epochs * self.batches
+        mean, spread = drawn.x.mean(dim=(0, 2, 3), keepdim=True), drawn.x.std(dim=(0, 2, 3), keepdim=True)
+        self._x = functional.pad((drawn.x - mean) / spread, [SHIFT] * 4).to(device)
+        self._x_test, self._y_test = ((drawn.x_test - mean) / spread).to(device), drawn.y_test.to(device)
+        self._given = drawn.given.to(device)
+        orders = [torch.randperm(rows, generator=generator)[: self.batches * BATCH] for _ in range(task.epochs)]
+        self._ids = torch.cat(orders).view(self.steps, BATCH).to(device)
+        shifts = torch.randint(2 * SHIFT + 1, (self.steps, BATCH, 2), generator=generator)
+        flips = torch.rand(self.steps, BATCH, generator=generator) < (0.5 if task.classes <= 10 else 0.0)
+        self._shifts, self._flips = shifts.to(device), flips.to(device)
+        self._rates = torch.tensor([self._rate(step) for step in range(self.steps)], device=device)
+        self._progress = torch.arange(self.steps, device=device) / self.steps
+        self._step = torch.zeros((), dtype=torch.int64, device=device)
+        self._speeds = [torch.zeros_like(weight) for weight in self._networks.weights]
+
+    def _rate(self, step: int) -> float:
+        done = step / self.steps
+        if self.task.steps:
+            return 0.1 if done < 2 / 3 else 0.01 if done < 5 / 6 else 0.001
+        return 0.1 * (1 + math.cos(math.pi * done)) / 2
+
+    def run(self) -> list[float]:
+        """Train; the mean of each training's accuracies after the last five epochs."""
+        right = []
+        advance = self._advance if self._device == "cpu" else self._captured()
+        for step in range(self.steps):
+            for judges in self._judges:
+                if judges is not None:
+                    judges.turn(step / self.steps)
+            advance()
+            left = self.steps - 1 - step
+            if left % self.batches == 0 and left < 5 * self.batches:
+                right.append(self._accuracy())
+        return [round(float(mean), 5) for mean in torch.stack(right).mean(0)]
+
+    def _captured(self) -> Callable[[], None]:
+        """The step as a CUDA graph; what was done to prepare it is undone."""
+        for judges in self._judges:
+            if judges is not None:
+                judges.turn(0.0)
+        changed = [*self._networks.weights, *self._speeds, *(part for pair in self._networks.norms for part in pair)]
+        changed += [self._step, *(judges._remembered.table for judges in self._judges if judges is not None)]
+        before = [tensor.detach().clone() for tensor in changed]
+        apart = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        apart.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(apart):
+            for _ in range(3):
+                self._advance()
+        torch.cuda.current_stream().wait_stream(apart)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._advance()
+        with torch.no_grad():
+            for tensor, was in zip(changed, before, strict=True):
+                tensor.copy_(was)
+        return graph.replay
+
+    def _advance(self) -> None:
+        step = self._step
+        ids, rate, progress = self._ids[step], self._rates[step], self._progress[step]
+        labels = self._given[ids]
+        with self._half():
+            logits = self._networks(self._batch(ids, self._shifts[step], self._flips[step]))
+        values = [losses.ce(logits[0], labels)]
+        begin = 1
+        for (robust, count), judges in zip(self._losses, self._judges, strict=True):
+            values.append(robust(logits[begin], labels))
+            if judges is not None:
+                own = logits[begin + 1 : begin + 1 + count]
+                chosen = judges(progress, own.detach(), labels, ids)
+                values.append(robust(own.flatten(0, 1), labels.repeat(count), **chosen))
+            begin += 1 + count
+        slopes = torch.autograd.grad(torch.cat(values).sum() / len(ids), self._networks.weights)
+        with torch.no_grad():
+            torch._foreach_mul_(self._speeds, MOMENTUM)
+            torch._foreach_add_(self._speeds, slopes)
+            torch._foreach_add_(self._speeds, self._networks.weights, alpha=DECAY)
+            torch._foreach_sub_(self._networks.weights, torch._foreach_mul(self._speeds, rate))
+            step.add_(1)
+
+    def _batch(self, ids: Tensor, shifts: Tensor, flips: Tensor) -> Tensor:
+        side = self._x_test.shape[-1]
+        along = torch.arange(side, device=ids.device)
+        down = shifts[:, :1] + along
+        right = shifts[:, 1:] + torch.where(flips.unsqueeze(1), side - 1 - along, along)
+        return self._x[ids[:, None, None], :, down[:, :, None], right[:, None, :]].permute(0, 3, 1, 2)
+
+    def _half(self) -> contextlib.AbstractContextManager[Any]:
+        if self._device == "cpu":
+            return contextlib.nullcontext()
+        return torch.autocast("cuda", torch.bfloat16)
+
+    @torch.no_grad()
+    def _accuracy(self) -> Tensor:
+        with self._half():
+            found = torch.cat([self._networks(part, training=False) for part in torch.split(self._x_test, 500)], dim=1)
+        return (found.argmax(2) == self._y_test).double().mean(1).cpu()
+
+
+def results() -> list[dict[str, Any]]:
+    """What there is so far."""
+    return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+
+
+def run(source: Images, files: Sequence[Path], seeds: int, threads: int, part: tuple[int, int], device: str) -> None:
+    """Train on the six tasks with what has no result there yet."""
+    torch.set_num_threads(threads)
+    read_from = {path: packs.read(path) for path in files}
+    for number, (task, seed) in enumerate((task, seed) for seed in range(seeds) for task in TASKS):
+        if number % part[1] != part[0]:
+            continue
+        task = Task(**{**asdict(task), "seed": seed})
+        known = {(row["name"], row["digest"]) for row in results() if row["task"] == asdict(task)}
+        asked: dict[str, list[tuple[str, str]]] = {}
+        forms: dict[str, list[AdjustedLoss]] = {}
+        drawn = draw(task, source)
+        counts = torch.bincount(drawn.given, minlength=task.classes)
+        for path, pack in read_from.items():
+            loss = pack.snapshots[0].robust_loss.name
+            named = (path.name.removesuffix(".safetensors"), pack.digest)
+            if named not in known:
+                asked.setdefault(loss, []).append(named)
+                forms.setdefault(loss, []).append(AdjustedLoss(pack.snapshots, counts))
+        if not asked:
+            continue
+        began = time.perf_counter()
+        found = iter(Trainings(task, drawn, forms, device).run())
+        rows = [("CE", "", next(found))]
+        for loss, named_ones in asked.items():
+            rows += [(losses.get(loss).title, "", next(found)), *((*one, next(found)) for one in named_ones)]
+        seconds = round(time.perf_counter() - began)
+        with RESULTS.open("a") as file:
+            for name, digest, last5 in rows:
+                if (name, digest) not in known:
+                    row = {"task": asdict(task), "name": name, "digest": digest, "last5": last5, "seconds": seconds}
+                    file.write(json.dumps({**row, "environment": environment(device)}) + "\n")
+        print(f"{task.name}, seed {seed}: " + ", ".join(f"{n} {100 * a:.1f}" for n, _, a in rows), flush=True)
+
+
+def tables() -> list[Table]:
+    """Accuracies by task, and means."""
+    by_name: dict[str, dict[str, list[float]]] = {}
+    for row in results():
+        task = Task(**row["task"])
+        by_name.setdefault(row["name"], {}).setdefault(task.name, []).append(100 * row["last5"])
+    columns = [task.name for task in TASKS]
+    lines = []
+    for name, found in by_name.items():
+        cells = [f"{np.mean(found[column]):.1f}" if column in found else "–" for column in columns]
+        lines.append((name, *cells))
+    note = (
+        f"Test accuracy, %, mean of the last five epochs. Networks of seven convolutions, {TASKS[0].rows} images of "
+        f"16 × 16 pixels, {TASKS[0].epochs} epochs."
+    )
+    return [Table("Small images", ("", *columns), tuple(lines), (note,))]
+
+
+def _part(text: str) -> tuple[int, int]:
+    number, _, count = text.partition("/")
+    return int(number), int(count)
+
+
+def main() -> None:
+    """Do what was asked for."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=("run", "show"))
+    parser.add_argument("--data", type=Path, help="CIFAR-10 as npz")
+    parser.add_argument("--adjuster", type=Path, action="append", default=[])
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--part", type=_part, default=(0, 1), metavar="K/N", help="every N-th task from the K-th")
+    parser.add_argument("--device", default="cpu")
+    given = parser.parse_args()
+    if given.what == "show":
+        print("\n\n".join(table.markdown() for table in tables()))
+    elif given.data is None or not given.adjuster:
+        parser.error("run needs --data and at least one --adjuster")
+    else:
+        run(read(given.data), given.adjuster, given.seeds, given.threads, given.part, given.device)
+
+
+if __name__ == "__main__":
+    main()
