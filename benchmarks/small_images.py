@@ -27,11 +27,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-import narl
 import turned
-from narl import AdjustedLoss, Adjuster, losses, noise
+from judges import Judges
+from narl import AdjustedLoss, losses, noise
 from narl.adjuster import packs
-from narl.adjuster.margins import BESIDES, RunningMargin, parsed
 from narl.bench.tables import Table
 from narl.train.environment import environment
 
@@ -170,71 +169,6 @@ class Networks:
         return functional.pad(parts, (0, 0, 0, 0, 0, out - into)).flatten(1, 2)
 
 
-class Judges:
-    """Frozen adjusters of one loss that serve side by side, each in its own training: what each of them alone gives.
-
-    Their numbers are in tensors that stay where they are, so that a CUDA graph can go on with the next snapshots.
-    """
-
-    def __init__(self, criteria: Sequence[AdjustedLoss], rows: int, device: str) -> None:
-        snapshots = [snapshot for one in criteria for snapshot in one.snapshots]
-        assert all(isinstance(snapshot, Adjuster) and snapshot._measure == "margin" for snapshot in snapshots)
-        self._criteria, self._rows, self._device = criteria, rows, device
-        self._units = max(len(snapshot.hidden.bias) for snapshot in snapshots)  # type: ignore[union-attr, arg-type]
-        self._families = max(int(snapshot.num_families) for snapshot in snapshots)  # type: ignore[arg-type]
-        self._spans = criteria[0].at(0.0).spans
-        self._remembered = RunningMargin().to(device)
-        self._remembered.reserve(rows * len(criteria))
-        self._running = torch.tensor([[one.at(0.0).remembers] for one in criteria], device=device)
-        self._scale = criteria[0].at(0.0).scale
-        self._turns: list[Adjuster] = []
-        self._parts: list[Tensor] = []
-
-    @torch.no_grad()
-    def turn(self, progress: float) -> None:
-        """Have those snapshots serve that are to at this point."""
-        serving = [one.at(progress) for one in self._criteria]
-        if serving == self._turns:
-            return
-        made = [torch.stack(parts).to(self._device) for parts in zip(*map(self._numbers, serving), strict=True)]
-        if not self._turns:
-            self._parts = made
-        for own, new in zip(self._parts, made, strict=True):
-            own.copy_(new)
-        self._turns = serving
-
-    def _numbers(self, adjuster: Adjuster) -> tuple[Tensor, ...]:
-        """Weights for margin, progress and number of classes; what it does not see, and units it has not, are zeros."""
-        parts = parsed(adjuster.input)
-        assert parts is not None
-        own, families = len(adjuster.hidden.bias), adjuster.num_families
-        hidden, bias = torch.zeros(1 + len(BESIDES), self._units), torch.zeros(1, self._units)
-        hidden[[0, *(1 + BESIDES.index(name) for name in parts[1])], :own] = adjuster.hidden.weight.T.cpu()
-        bias[0, :own] = adjuster.hidden.bias.cpu()
-        heads = torch.zeros(self._units, self._families, len(self._spans))
-        heads[:own, :families] = adjuster.heads.weight.T.cpu().view(own, families, -1)
-        levels = torch.zeros(1, self._families, len(self._spans))
-        levels[0, :families] = adjuster.heads.bias.cpu().view(families, -1)
-        return hidden, bias, heads.flatten(1), levels.flatten(1), adjuster.of_class.cpu()
-
-    def __call__(self, progress: Tensor, logits: Tensor, labels: Tensor, ids: Tensor) -> dict[str, Tensor]:
-        """Every sample's hyperparameters, ``(trainings * N,)`` each; running margins are remembered."""
-        hidden, bias, heads, levels, of_class = self._parts
-        count = len(self._criteria)
-        latest = narl.margin(logits.flatten(0, 1), labels.repeat(count))
-        own_ids = (ids + self._rows * torch.arange(count, device=ids.device).unsqueeze(1)).flatten()
-        average = self._remembered.blend(latest, own_ids).view(count, -1)
-        self._remembered.store(latest, own_ids)
-        seen = torch.where(self._running, average, latest.view(count, -1))
-        inputs = torch.stack([seen, progress.expand_as(seen), torch.full_like(seen, self._scale)], dim=2)
-        shares = torch.baddbmm(levels, torch.baddbmm(bias, inputs, hidden).relu(), heads).sigmoid()
-        own = shares.view(count, len(labels), self._families, len(self._spans))
-        family = of_class[:, labels][..., None, None].expand(-1, -1, 1, len(self._spans))
-        values = own.gather(2, family).squeeze(2)
-        spans = enumerate(self._spans.items())
-        return {name: (low + (high - low) * values[..., k]).flatten() for k, (name, (low, high)) in spans}
-
-
 class Trainings:
     """All trainings of a task, step by step: the first with cross entropy, then each loss as it is, and adjusted.
 
@@ -297,7 +231,7 @@ class Trainings:
             if judges is not None:
                 judges.turn(0.0)
         changed = [*self._networks.weights, *self._speeds, *(part for pair in self._networks.norms for part in pair)]
-        changed += [self._step, *(judges._remembered.table for judges in self._judges if judges is not None)]
+        changed += [self._step, *(judges.remembered for judges in self._judges if judges is not None)]
         before = [tensor.detach().clone() for tensor in changed]
         apart = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         apart.wait_stream(torch.cuda.current_stream())

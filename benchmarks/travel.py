@@ -31,9 +31,9 @@ import torch
 from torch import Tensor, nn
 
 import narl
+from judges import Judges
 from narl import AdjustedLoss, Adjuster, MetaStep, losses, models, noise
 from narl.adjuster import packs
-from narl.adjuster.margins import BESIDES, RunningMargin, parsed
 from narl.adjuster.packs import Pack
 from narl.bench import digits
 from narl.bench.tables import Table
@@ -323,7 +323,8 @@ def side_by_side(
         ]
         if judges is not None:
             own = logits[len(fixed) :]
-            chosen = judges(step / steps, own.detach(), labels, ids)
+            judges.turn(step / steps)
+            chosen = judges(torch.tensor(step / steps), own.detach(), labels, ids)
             values.append(robust(own.flatten(0, 1), labels.repeat(len(own)), **chosen))
         optimizer.zero_grad()
         torch.autograd.backward(torch.cat(values).sum() / len(ids))
@@ -339,62 +340,6 @@ def side_by_side(
         {"last5": round(float(mean), 5), "by_heart": round(float(known), 4) if bool(made.wrong.any()) else None}
         for mean, known in zip(torch.stack(right).mean(0), by_heart, strict=True)
     ]
-
-
-class Judges:
-    """Frozen adjusters of one loss that serve side by side, each in its own training: what each of them alone gives."""
-
-    def __init__(self, criteria: Sequence[AdjustedLoss], rows: int) -> None:
-        self._criteria, self._rows = criteria, rows
-        self._remembered = RunningMargin()
-        self._remembered.reserve(rows * len(criteria))
-        self._running = torch.tensor([one.at(0.0).remembers for one in criteria]).unsqueeze(1)
-        self._serving: list[Adjuster] = []
-
-    def __call__(self, progress: float, logits: Tensor, labels: Tensor, ids: Tensor) -> dict[str, Tensor]:
-        """Every sample's hyperparameters, ``(trainings * N,)`` each; running margins are remembered."""
-        serving = [one.at(progress) for one in self._criteria]
-        if serving != self._serving:
-            self._stack(serving)
-        count = len(serving)
-        latest = narl.margin(logits.flatten(0, 1), labels.repeat(count)).view(count, -1)
-        seen = torch.stack([one.measure(*pair) for one, *pair in zip(serving, latest, logits, strict=True)])
-        own_ids = (ids + self._rows * torch.arange(count).unsqueeze(1)).flatten()
-        average = self._remembered.blend(seen.flatten(), own_ids).view(count, -1)
-        self._remembered.store(seen.flatten(), own_ids)
-        seen = torch.where(self._running, average, seen)
-        besides = torch.full_like(seen, progress), torch.full_like(seen, serving[0].scale)
-        inputs = torch.stack([seen, *besides], dim=2)
-        shares = torch.baddbmm(
-            self._heads[1], torch.baddbmm(self._hidden[1], inputs, self._hidden[0]).relu(), self._heads[0]
-        )
-        first, spans = serving[0], serving[0].spans
-        own = shares.sigmoid().view(count, len(labels), first.num_families, len(spans))
-        family = torch.stack([one.of_class[labels] for one in serving])[..., None, None].expand(-1, -1, 1, len(spans))
-        values = own.gather(2, family).squeeze(2)
-        return {
-            name: (low + (high - low) * values[..., k]).flatten() for k, (name, (low, high)) in enumerate(spans.items())
-        }
-
-    @torch.no_grad()
-    def _stack(self, serving: list[Adjuster]) -> None:
-        self._serving = serving
-        hidden = [_for_all_inputs(one) for one in serving]
-        self._hidden = torch.stack(hidden), torch.stack([one.hidden.bias for one in serving]).unsqueeze(1)
-        self._heads = (
-            torch.stack([one.heads.weight.T for one in serving]),
-            torch.stack([one.heads.bias for one in serving]).unsqueeze(1),
-        )
-
-
-def _for_all_inputs(adjuster: Adjuster) -> Tensor:
-    """Its hidden layer's weights for margin, progress and number of classes; what it does not see has none."""
-    parts = parsed(adjuster.input)
-    assert parts is not None
-    columns = [0, *(1 + BESIDES.index(name) for name in parts[1])]
-    weights = adjuster.hidden.weight.new_zeros(1 + len(BESIDES), len(adjuster.hidden.weight))
-    weights[columns] = adjuster.hidden.weight.T
-    return weights
 
 
 def results() -> list[dict[str, Any]]:

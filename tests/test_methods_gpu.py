@@ -48,8 +48,8 @@ def test_trains_as_on_the_cpu(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["A-GCE+", "T-GCE+", "Co-teaching", "ELR+", "DivideMix"])
 def test_steps_do_not_wait_for_the_device(name: str) -> None:
-    """But for meta steps, and for the first step, which looks whether the model gives probabilities."""
-    options = {"A-GCE+": {"every": 100, "boost_from": 0.0}, "T-GCE+": {"boost_from": 0.0}}.get(name, {})
+    """But for meta steps, snapshots, and the first step, which looks whether the model gives probabilities."""
+    options = {"A-GCE+": {"every": 100, "boost_from": 0.0, "snapshots": 1}, "T-GCE+": {"boost_from": 0.0}}.get(name, {})
     method = built(name, setting_on_gpu(name), **options)
     x, noisy, _ = (part.cuda() for part in data())
     rows = [rows.cuda() for _, _, rows in batches(3)]

@@ -28,7 +28,7 @@ def study(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleTyp
     module = importlib.import_module("table_adjusters")
     monkeypatch.setattr(module, "RESULTS", tmp_path / "table-adjusters.jsonl")
     yield module
-    del sys.modules["table_adjusters"], sys.modules["travel"]
+    del sys.modules["table_adjusters"], sys.modules["travel"], sys.modules["whole_trainings"]
 
 
 def numbers_of(study: ModuleType, loss: str, seed: int = 0) -> dict[str, float]:

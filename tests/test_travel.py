@@ -57,7 +57,8 @@ def test_adjusters_side_by_side_give_what_each_gives_alone(travel: ModuleType, l
     for step in range(20):
         ids = torch.randperm(60, generator=generator)[:15]
         logits, labels = 4 * torch.randn(len(alone), 15, 3, generator=generator), ids % 3
-        found = together(step / 20, logits, labels, ids)
+        together.turn(step / 20)
+        found = together(torch.tensor(step / 20), logits, labels, ids)
         for number, criterion in enumerate(alone):
             snapshot = criterion.at(step / 20)
             snapshot.progress.fill_(step / 20)

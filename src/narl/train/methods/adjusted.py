@@ -161,12 +161,12 @@ class Adjusted(meta.MetaMethod):
 
 
 def _copy(adjuster: Adjuster, taken: float) -> Adjuster:
-    snapshot = copy.deepcopy(adjuster).cpu()
+    snapshot = copy.deepcopy(adjuster)
     snapshot.taken = taken
     snapshot.zero_grad(set_to_none=True)
     if snapshot.running is not None:
         snapshot.running.forget()  # a number a training sample, of no use to anybody else
-    return snapshot
+    return snapshot.cpu()
 
 
 def spec(loss: RobustLoss, title: str | None = None) -> MethodSpec:

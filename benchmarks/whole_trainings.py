@@ -1,0 +1,209 @@
+"""Adjusters that are judged by what whole trainings with them are worth: their form, and a search for its numbers.
+
+The form has few numbers, which are found by the cross-entropy method (Rubinstein, 1999): candidates are drawn from a
+normal distribution, each is used on the same freshly drawn tasks from the first step to the last, and the distribution
+moves to the best of them. With the margin m, the progress t and κ = log(classes / 10), before the sigmoid that every
+hyperparameter goes through:
+
+    ramp = relu(z) - relu(z - (w + wc κ)),   z = a (m0 + mc κ + b t - m)
+    logit of hyperparameter k = l_k + g_k ramp
+
+and until t = start the same for all samples, s_k + g_k sc κ. An adjuster with two hidden units computes it exactly.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from narl import Adjuster, losses
+from narl.bench.tables import Table
+from narl.train.environment import environment
+
+MOST = 5.0  # points that one task can count for
+INPUT = "margin+progress+classes"
+Numbers = dict[str, float]
+Worth = Callable[[int, list[Numbers], np.random.Generator], list[dict[str, Any]]]
+
+# Where the search begins: mean and standard deviation of each number, and its ends.
+COMMON = {
+    "log a": (0.4, 0.5, -1.2, 1.5),
+    "m0": (0.5, 0.7, -4.0, 3.0),
+    "mc": (-0.3, 0.4, -3.0, 3.0),
+    "b": (0.8, 1.0, -2.0, 4.0),
+    "w": (4.0, 1.0, 0.5, 9.0),
+    "wc": (-1.0, 0.6, -3.0, 1.0),
+    "start": (0.15, 0.1, 0.01, 0.5),
+    "sc": (-0.8, 0.7, -3.0, 1.0),
+}
+# Of each hyperparameter: its logit at high margins, at the start, and which way the ramp goes.
+OWN: dict[str, tuple[tuple[float, float, float | None], ...]] = {
+    "gce": ((-3.3, 0.6, 1.0),),
+    "js": ((-3.3, 0.0, 1.0),),
+    "sl": ((3.0, -1.0, -1.0), (0.0, 2.0, None)),
+    "polysoft": ((3.0, -0.9, -1.0), (2.0, 2.0, None)),
+}
+
+
+def beginning(loss: str) -> dict[str, tuple[float, float, float, float]]:
+    """Mean, standard deviation, lowest and highest value of each number of a loss's form.
+
+    Example:
+        >>> list(beginning("sl"))[-5:]
+        ['l1', 's1', 'l2', 's2', 'g2']
+    """
+    found = dict(COMMON)
+    for number, (level, start, way) in enumerate(OWN[loss], 1):
+        found[f"l{number}"] = (level, 0.7, -4.6, 4.6)
+        found[f"s{number}"] = (start, 0.6, -4.6, 4.6)
+        if way is None:
+            found[f"g{number}"] = (0.0, 0.6, -1.5, 1.5)
+    return found
+
+
+@torch.no_grad()
+def made(loss: str, numbers: dict[str, float]) -> tuple[Adjuster, Adjuster]:
+    """The adjuster of these numbers: as it is at the start, and from then on."""
+    first, then = (Adjuster(loss, [1, 1], families=1, hidden=2, margin="running", input=INPUT) for _ in range(2))
+    ways = [numbers[f"g{k}"] if way is None else way for k, (_, _, way) in enumerate(OWN[loss], 1)]
+    own = range(1, len(ways) + 1)
+    steps = torch.tensor(ways).unsqueeze(1)
+    a = math.exp(numbers["log a"])
+    slopes = [-a, a * numbers["b"], a * numbers["mc"]]
+    then.hidden.weight.copy_(torch.tensor([slopes, [*slopes[:2], slopes[2] - numbers["wc"]]]))
+    then.hidden.bias.copy_(torch.tensor([a * numbers["m0"], a * numbers["m0"] - numbers["w"]]))
+    then.heads.weight.copy_(torch.cat([steps, -steps], dim=1))
+    then.heads.bias.copy_(torch.tensor([numbers[f"l{k}"] for k in own]))
+    # κ + 10 is above 0 for any number of classes: a unit that passes it on.
+    first.hidden.weight.copy_(torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 0.0]]))
+    first.hidden.bias.copy_(torch.tensor([10.0, 0.0]))
+    first.heads.weight.copy_(torch.cat([numbers["sc"] * steps, torch.zeros_like(steps)], dim=1))
+    levels = [numbers[f"s{k}"] - 10 * numbers["sc"] * way for k, way in zip(own, ways, strict=True)]
+    first.heads.bias.copy_(torch.tensor(levels))
+    first.taken, then.taken = 0.0, numbers["start"]
+    return first, then
+
+
+@dataclass(frozen=True)
+class Search:
+    """A search for the numbers of a loss's form, whose generations are kept in a file: it goes on where it was stopped.
+
+    Args:
+        loss: name of the loss.
+        path: where generations are kept, those of several losses in one file.
+        begin: where it begins: mean, standard deviation, lowest and highest value of each number.
+        candidates: how many are drawn for a generation.
+        elite: how many of them the distribution moves to.
+        against_both: whether a candidate has to be ahead of cross entropy and of the fixed loss, or of the latter.
+    """
+
+    loss: str
+    path: Path
+    begin: Mapping[str, tuple[float, float, float, float]]
+    candidates: int
+    elite: int
+    against_both: bool = False
+
+    def results(self) -> list[dict[str, Any]]:
+        """The generations so far."""
+        return results(self.path, self.loss)
+
+    def learn(self, generations: int, worth: Worth, device: str) -> None:
+        """Make the generations that are missing.
+
+        Args:
+            generations: how many there are to be.
+            worth: of a generation's number, its candidates, the last of which is the distribution's mean, and a
+                generator to draw tasks by: what each task came to, its ``noise`` and the ``last5`` of cross entropy,
+                of the fixed loss and of each candidate.
+            device: what is trained on.
+        """
+        mean, spread, low, high = (np.array(column) for column in zip(*self.begin.values(), strict=True))
+        done = self.results()
+        if done:
+            mean, spread = (np.array([done[-1][part][name] for name in self.begin]) for part in ("mean", "spread"))
+        for generation in range(len(done), generations):
+            began, rng = time.perf_counter(), np.random.default_rng([generation, list(OWN).index(self.loss)])
+            numbers = np.clip(mean + spread * rng.standard_normal((self.candidates, len(mean))), low, high)
+            numbers = np.vstack([numbers, np.clip(mean, low, high)])
+            named = [dict(zip(self.begin, map(float, row), strict=True)) for row in numbers]
+            tasks = worth(generation, named, rng)
+            ahead = np.clip(self._points(tasks), -MOST, MOST).mean(axis=0)[: self.candidates]
+            best = numbers[: self.candidates][np.argsort(-ahead)[: self.elite]]
+            of_mean = self._summary(tasks)
+            mean = (0.8 * best.mean(axis=0) + 0.2 * mean).round(4)  # as it is kept, so that nothing changes if stopped
+            spread = np.maximum(0.7 * best.std(axis=0) + 0.3 * spread, 0.03).round(4)
+            row = {
+                "loss": self.loss,
+                "generation": generation,
+                "mean": dict(zip(self.begin, map(float, mean), strict=True)),
+                "spread": dict(zip(self.begin, map(float, spread), strict=True)),
+                "mean_before": of_mean,
+                "seconds": round(time.perf_counter() - began),
+                "environment": environment(device),
+            }
+            with self.path.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            print(f"{self.loss}, generation {generation}: {json.dumps(of_mean)}", flush=True)
+
+    def _points(self, tasks: Sequence[dict[str, Any]]) -> NDArray[Any]:
+        """By how many points each candidate is ahead on each task."""
+        last5: NDArray[Any] = 100 * np.array([row["last5"] for row in tasks])
+        other = last5[:, :2].max(axis=1, keepdims=True) if self.against_both else last5[:, 1:2]
+        found: NDArray[Any] = last5[:, 2:] - other
+        return found
+
+    def _summary(self, tasks: Sequence[dict[str, Any]]) -> dict[str, float | None]:
+        """What the distribution's mean, the last candidate, was worth on tasks that were drawn after it was decided."""
+        noisy = np.array([row["noise"] != "clean" for row in tasks])
+        last5 = 100 * np.array([row["last5"] for row in tasks])
+        ahead, over_ce = last5[:, -1] - last5[:, 1], last5[:, -1] - last5[:, 0]
+        found = {
+            "over_fixed": round(float(ahead[noisy].mean()), 2),
+            "ahead_of_fixed": round(float((ahead[noisy] > 0).mean()), 2),
+            "over_ce": round(float(over_ce[noisy].mean()), 2),
+            "clean_over_fixed": None if noisy.all() else round(float(ahead[~noisy].mean()), 2),
+            "clean_over_ce": None if noisy.all() else round(float(over_ce[~noisy].mean()), 2),
+            "clean_tables": int((~noisy).sum()),
+        }
+        if self.against_both:
+            found["ahead_of_ce"] = round(float((over_ce[noisy] > 0).mean()), 2)
+        return found
+
+
+def results(path: Path, loss: str) -> list[dict[str, Any]]:
+    """The generations of a loss that are kept in a file."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [row for row in map(json.loads, lines) if row["loss"] == loss]
+
+
+def lines_of(loss: str, done: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """A search's lines of :func:`table`."""
+    lines = []
+    for row in done:
+        found = row["mean_before"]
+        names = ("over_fixed", "over_ce", "clean_over_fixed", "clean_over_ce")
+        ahead, *others = ("–" if found[name] is None else f"{found[name]:+.1f}" for name in names)
+        share = f"{100 * found['ahead_of_fixed']:.0f} %"
+        lines.append((losses.get(loss).title, str(row["generation"] + 1), ahead, share, *others))
+    return lines
+
+
+def table(title: str, lines: Sequence[tuple[str, ...]], tasks: str) -> Table:
+    """How searches went, generation by generation, on so many ``tasks``, such as ``"40 tables"``."""
+    clean = ("right labels: over the fixed loss", "right labels: over CE")
+    heading = ("loss", "generation", "over the fixed loss", f"{tasks.split()[-1]} ahead of it", "over CE", *clean)
+    note = (
+        f"Points of test accuracy, mean of the last five epochs, over {tasks} that are drawn for the generation; of "
+        "the candidates' mean before the generation moves it."
+    )
+    return Table(title, heading, tuple(lines), (note,))

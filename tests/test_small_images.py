@@ -1,0 +1,135 @@
+"""Small images to choose adjusters on: what is drawn, networks side by side, and a search that is judged by them."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from narl import AdjustedLoss
+from narl.adjuster import packs
+
+ROOT = Path(__file__).parent.parent
+MODULES = ("image_adjusters", "small_images", "table_adjusters", "travel", "whole_trainings", "judges", "turned")
+
+
+@pytest.fixture
+def study(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleType]:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    module = importlib.import_module("image_adjusters")
+    monkeypatch.setattr(module, "RESULTS", tmp_path / "image-adjusters.jsonl")
+    monkeypatch.setattr(module.small_images, "RESULTS", tmp_path / "small-images.jsonl")
+    yield module
+    for name in MODULES:
+        sys.modules.pop(name, None)
+
+
+def images(rows: int = 600) -> tuple[Any, Any]:
+    """What an image shows is how bright it is: ten shades, with some noise."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(10, size=rows)
+    shades = 20 + 22 * labels[:, None, None, None] + rng.integers(0, 12, (rows, 16, 16, 3))
+    return shades.astype(np.uint8), labels
+
+
+@pytest.mark.parametrize("classes", [2, 7, 10, 80])
+@pytest.mark.parametrize("kind", ["clean", "symmetric", "pair", "instance"])
+def test_tasks_have_their_classes_and_wrong_labels(study: ModuleType, classes: int, kind: str) -> None:
+    task = study.Task(classes, 4000, 3, kind, 0.0 if kind == "clean" else 0.4)
+    made = study.small_images.draw(task, images(40_000))
+    assert made.x.shape == (4000, 3, 16, 16)
+    assert len(made.x_test) == study.small_images.TESTED
+    assert sorted(made.y_test.unique().tolist()) == list(range(classes))
+    assert float(made.wrong.double().mean()) == pytest.approx(task.rate, abs=0.04)
+    if classes <= 10:  # an image's class is one of the ten shades
+        shades = made.x_test.mean(dim=(1, 2, 3))
+        spread = [float(shades[made.y_test == label].std()) for label in range(classes)]
+        assert max(spread) < 0.01
+
+
+def test_networks_side_by_side_are_what_each_is_alone(study: ModuleType) -> None:
+    x = torch.randn(6, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+    alone, both = (
+        study.small_images.Networks(5, 8, count, torch.Generator().manual_seed(0), "cpu") for count in (1, 2)
+    )
+    with torch.no_grad():
+        both.weights[3][8:] += 0.1  # of the second one, the first convolution of a block
+    own, found = alone(x), both(x)
+    assert found.shape == (2, 6, 5)
+    assert_close(found[0], own[0], rtol=1e-4, atol=1e-5)
+    with torch.no_grad():
+        alone.weights[3].add_(0.1)
+    changed = alone(x)[0]
+    assert_close(found[1], changed, rtol=1e-4, atol=1e-5)
+    assert float((changed - own[0]).abs().max()) > 1e-3
+    (slope,) = torch.autograd.grad(found[0].sum(), both.weights[3])
+    assert float(slope[8:].abs().max()) == 0.0 < float(slope[:8].abs().max())
+
+
+def test_trainings_do_not_change_each_other(study: ModuleType) -> None:
+    task = study.Task(10, 300, 5, "symmetric", 0.4, width=8)
+    made = study.small_images.draw(task, images(2400))
+    counts = torch.bincount(made.given, minlength=10)
+    criteria = [AdjustedLoss(study.made("gce", mean_of(study, "gce", start=start)), counts) for start in (0.1, 0.5)]
+    together = study.small_images.Trainings(task, made, {"gce": criteria, "js": []}).run()
+    assert len(together) == 5
+    alone = study.small_images.Trainings(task, made, {"gce": criteria[1:]}).run()
+    assert [together[0], together[1], together[3]] == pytest.approx(alone, abs=0.02)
+    assert max(together) > 0.2
+
+
+def mean_of(study: ModuleType, loss: str, **others: float) -> dict[str, float]:
+    return {name: value for name, (value, *_) in study.beginning(loss).items()} | others
+
+
+def test_the_search_begins_with_what_was_found_for_tables(study: ModuleType) -> None:
+    found = study.table_adjusters.search("sl").results()[-1]["mean"]
+    assert {name: mean for name, (mean, *_) in study.search("sl").begin.items()} == found
+
+
+def test_a_search_is_kept_and_written(study: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Judged by a stand-in for trainings, in which cross entropy is ahead of the fixed loss."""
+
+    def worth(_: object, loss: str, device: str, generation: int, candidates: Any, rng: Any) -> list[dict[str, Any]]:
+        tasks = [study.drawn(rng) for _ in range(3)]
+        last5 = [0.6, 0.5, *(0.55 + 0.01 * one["m0"] for one in candidates)]
+        return [{"noise": task.noise, "rate": task.rate, "classes": task.classes, "last5": last5} for task in tasks]
+
+    monkeypatch.setattr(study, "_on_images", worth)
+    study.learn("gce", images(), 3, "cpu")
+    rows = [json.loads(line) for line in study.RESULTS.read_text().splitlines()]
+    assert [row["generation"] for row in rows] == [0, 1, 2]
+    means = [study.search("gce").begin["m0"][0], *(row["mean"]["m0"] for row in rows)]
+    assert means == sorted(means)
+    (table,) = study.tables()
+    assert len(table.rows) == 3
+    pack = packs.read(study.write("gce", tmp_path))
+    assert [one.data for one in pack.snapshots] == [None, None]
+    assert "On images" in pack.about["section"]
+
+
+def test_files_are_judged_once(
+    study: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = study.small_images
+    monkeypatch.setattr(small, "TASKS", (study.Task(10, 200, 5, "symmetric", 0.4, width=4),))
+    monkeypatch.setattr(small, "TESTED", 100)
+    path = tmp_path / "gce-mine.safetensors"
+    packs.write(path, packs.Pack(study.made("gce", mean_of(study, "gce")), trained_on="nothing"))
+    for _ in range(2):
+        small.run(images(), [path], 1, 1, (0, 1), "cpu")
+    rows = [json.loads(line) for line in small.RESULTS.read_text().splitlines()]
+    assert [row["name"] for row in rows] == ["CE", "GCE", "gce-mine"]
+    (table,) = small.tables()
+    assert [line[0] for line in table.rows] == ["CE", "GCE", "gce-mine"]
+    assert "10 classes, symmetric 0.4" in table.markdown()
+    capsys.readouterr()
