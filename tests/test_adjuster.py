@@ -575,6 +575,35 @@ def test_an_adjuster_that_sees_scaled_margins_does_not_care_for_the_logits_scale
     assert_close(adjuster(7 * logits, targets)["q"], adjuster(logits, targets)["q"])
 
 
+@pytest.mark.parametrize("own", [2, 10, 30])
+@pytest.mark.parametrize("seen", ["margin", "margin+progress"])
+def test_a_lifted_adjuster_is_the_same_on_its_own_classes_and_moves_with_their_number(own: int, seen: str) -> None:
+    draws = torch.Generator().manual_seed(1)
+    adjuster = Adjuster("sl", [5] * own, families=1, input=seen, margin="running", generator=draws)
+    with torch.no_grad():
+        adjuster.heads.weight.normal_(generator=draws)
+    adjuster.progress.fill_(0.3)
+    adjuster.taken = 0.5
+    lifted = adjuster.lifted()
+    assert lifted.input == seen.replace("margin", "lifted")
+    assert (lifted.taken, lifted.remembers) == (0.5, True)
+    logits, targets, ids = 4 * torch.randn(9, own, generator=draws), torch.arange(9) % own, torch.arange(9)
+    expected = adjuster(logits, targets, ids)
+    for name, found in lifted(logits, targets, ids).items():
+        assert_close(found, expected[name])
+    lifted.refit([5] * 200)
+    logits, targets = 4 * torch.randn(9, 200, generator=draws), torch.arange(9)
+    shifted = adjuster.curves(narl.margin(logits, targets) + math.log(200 / own))
+    for name, found in lifted(logits, targets, ids).items():
+        assert_close(found, shifted[name][:, 0])
+
+
+@pytest.mark.parametrize("seen", ["rank", "scaled+progress", "margin+classes", "lifted"])
+def test_what_is_no_margin_is_not_lifted(seen: str) -> None:
+    with pytest.raises(OptionError, match="cannot be lifted"):
+        Adjuster("gce", [5, 5], input=seen).lifted()
+
+
 def test_progress_is_seen_and_learned_from() -> None:
     adjuster = Adjuster("gce", [5, 5], input="margin+progress", generator=torch.Generator().manual_seed(0))
     with torch.no_grad():

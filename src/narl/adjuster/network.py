@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
 from os import PathLike
@@ -13,10 +14,9 @@ from torch import Tensor, nn
 from narl import losses
 from narl.adjuster import files
 from narl.adjuster.families import Counts, Families, checked_counts
-from narl.adjuster.margins import RunningMargin, known_inputs, margin, measured, parsed
+from narl.adjuster.margins import TEN, RunningMargin, known_inputs, margin, measured, parsed
 from narl.errors import ClassCountsError, HyperparameterError, OptionError, SampleIdsError, nearest
 
-_TEN = 10  # classes; there an adjuster that sees their number is at 0
 _END = 0.01  # as near to a span's ends as an adjuster begins
 
 
@@ -37,9 +37,10 @@ class Adjuster(nn.Module):
         margin: ``"latest"`` as in the paper, or ``"running"``: the average over the epochs, by sample id, which still
             works once the classifier has begun to memorise wrong labels.
         input: what is seen of a margin: ``"margin"`` itself as in the paper, ``"scaled"`` by the spread of the batch's
-            logits, or its ``"rank"`` in the batch; see :func:`narl.adjuster.margins.measured`. With ``"+progress"``
-            after it, such as ``"scaled+progress"``, also how much of the training is done (``progress``, 0 to 1); with
-            ``"+classes"`` also how many classes there are, as log(c / 10): the more, the less a robust loss learns.
+            logits, its ``"rank"`` in the batch, or ``"lifted"`` by the logarithm of the number of classes; see
+            :func:`narl.adjuster.margins.measured`. With ``"+progress"`` after it, such as ``"scaled+progress"``, also
+            how much of the training is done (``progress``, 0 to 1); with ``"+classes"`` also how many classes there
+            are, as log(c / 10): the more, the less a robust loss learns.
         generator: where the hidden layer's initial weights come from; torch's global one if omitted.
 
     A snapshot of a training knows when it was ``taken``, from 0 before the first step to 1 after the last; else that is
@@ -162,6 +163,32 @@ class Adjuster(nn.Module):
             weight[head], bias[head] = weight[nearest_one], bias[nearest_one]
         return self
 
+    @torch.no_grad()
+    def lifted(self) -> Adjuster:
+        """A copy that sees margins lifted by the logarithm of the number of classes, for data with another one.
+
+        With as many classes as it was learned with it gives what it gave. See :func:`narl.adjuster.margins.measured`
+        for why it should on others.
+
+        Returns:
+            The copy.
+
+        Raises:
+            OptionError: it sees something else than margins, or the number of classes already.
+
+        Example:
+            >>> adjuster = Adjuster("gce", [50] * 10, input="margin+progress")
+            >>> adjuster.lifted().input
+            'lifted+progress'
+        """
+        if self._measure != "margin" or "classes" in self._besides:
+            raise OptionError(f"an adjuster that sees {self.input!r} cannot be lifted: only one that sees 'margin' can")
+        made = copy.deepcopy(self)
+        made.input = "lifted" + self.input.removeprefix("margin")
+        made._measure = "lifted"
+        made.hidden.bias -= made.hidden.weight[:, 0] * self.scale
+        return made
+
     def _level(self, shares: Mapping[str, float]) -> None:
         """Have the heads give these shares of the spans, whatever the margin."""
         nn.init.zeros_(self.heads.weight)
@@ -241,7 +268,7 @@ class Adjuster(nn.Module):
     @property
     def scale(self) -> float:
         """What it sees of the number of classes, if it does: log(c / 10)."""
-        return math.log(len(self.of_class) / _TEN)
+        return math.log(len(self.of_class) / TEN)
 
     def measure(self, margins: Tensor, logits: Tensor) -> Tensor:
         """What the adjuster sees of margins ``(N,)`` of logits ``(N, c)``, before any average over epochs."""
