@@ -17,7 +17,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -294,14 +294,13 @@ def results() -> list[dict[str, Any]]:
     return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
 
 
-def run(source: Images, files: Sequence[Path], seeds: int, threads: int, part: tuple[int, int], device: str) -> None:
-    """Train on the six tasks with what has no result there yet."""
+def run(
+    source: Images, files: Sequence[Path], tasks: Sequence[Task], threads: int, part: tuple[int, int], device: str
+) -> None:
+    """Train on tasks with what has no result there yet."""
     torch.set_num_threads(threads)
     read_from = {path: packs.read(path) for path in files}
-    for number, (task, seed) in enumerate((task, seed) for seed in range(seeds) for task in TASKS):
-        if number % part[1] != part[0]:
-            continue
-        task = Task(**{**asdict(task), "seed": seed})
+    for task in tasks[part[0] :: part[1]]:
         known = {(row["name"], row["digest"]) for row in results() if row["task"] == asdict(task)}
         asked: dict[str, list[tuple[str, str]]] = {}
         forms: dict[str, list[AdjustedLoss]] = {}
@@ -326,7 +325,7 @@ def run(source: Images, files: Sequence[Path], seeds: int, threads: int, part: t
                 if (name, digest) not in known:
                     row = {"task": asdict(task), "name": name, "digest": digest, "last5": last5, "seconds": seconds}
                     file.write(json.dumps({**row, "environment": environment(device)}) + "\n")
-        print(f"{task.name}, seed {seed}: " + ", ".join(f"{n} {100 * a:.1f}" for n, _, a in rows), flush=True)
+        print(f"{task.name}, seed {task.seed}: " + ", ".join(f"{n} {100 * a:.1f}" for n, _, a in rows), flush=True)
 
 
 def tables() -> list[Table]:
@@ -358,6 +357,7 @@ def main() -> None:
     parser.add_argument("what", choices=("run", "show"))
     parser.add_argument("--data", type=Path, help="CIFAR-10 as npz")
     parser.add_argument("--adjuster", type=Path, action="append", default=[])
+    parser.add_argument("--classes", type=int, choices=(10, 80), help="those tasks alone")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--part", type=_part, default=(0, 1), metavar="K/N", help="every N-th task from the K-th")
@@ -368,7 +368,9 @@ def main() -> None:
     elif given.data is None or not given.adjuster:
         parser.error("run needs --data and at least one --adjuster")
     else:
-        run(read(given.data), given.adjuster, given.seeds, given.threads, given.part, given.device)
+        chosen = [task for task in TASKS if given.classes in (None, task.classes)]
+        tasks = [replace(task, seed=seed) for seed in range(given.seeds) for task in chosen]
+        run(read(given.data), given.adjuster, tasks, given.threads, given.part, given.device)
 
 
 if __name__ == "__main__":

@@ -646,5 +646,5 @@ def test_what_is_measured_is_what_is_averaged() -> None:
 
 
 def test_an_unknown_input_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"input = 'colour' is unknown: known: margin, margin\+classes, "):
+    with pytest.raises(OptionError, match=r"input = 'colour' is unknown: known: lifted, lifted\+classes, "):
         Adjuster("gce", [5, 5], input="colour")

@@ -121,12 +121,13 @@ def test_files_are_judged_once(
     study: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     small = study.small_images
-    monkeypatch.setattr(small, "TASKS", (study.Task(10, 200, 5, "symmetric", 0.4, width=4),))
+    task = study.Task(10, 200, 5, "symmetric", 0.4, width=4)
+    monkeypatch.setattr(small, "TASKS", (task,))
     monkeypatch.setattr(small, "TESTED", 100)
     path = tmp_path / "gce-mine.safetensors"
     packs.write(path, packs.Pack(study.made("gce", mean_of(study, "gce")), trained_on="nothing"))
     for _ in range(2):
-        small.run(images(), [path], 1, 1, (0, 1), "cpu")
+        small.run(images(), [path], [task], 1, (0, 1), "cpu")
     rows = [json.loads(line) for line in small.RESULTS.read_text().splitlines()]
     assert [row["name"] for row in rows] == ["CE", "GCE", "gce-mine"]
     (table,) = small.tables()

@@ -186,7 +186,7 @@ class Adjuster(nn.Module):
         made = copy.deepcopy(self)
         made.input = "lifted" + self.input.removeprefix("margin")
         made._measure = "lifted"
-        made.hidden.bias -= made.hidden.weight[:, 0] * self.scale
+        made.hidden.bias.sub_(made.hidden.weight[:, 0] * self.scale)
         return made
 
     def _level(self, shares: Mapping[str, float]) -> None:
