@@ -295,12 +295,11 @@ def results() -> list[dict[str, Any]]:
 
 
 def run(
-    source: Images, files: Sequence[Path], tasks: Sequence[Task], threads: int, part: tuple[int, int], device: str
+    source: Images, files: Sequence[Path], tasks: Sequence[Task], serves: str = "from", device: str = "cpu"
 ) -> None:
     """Train on tasks with what has no result there yet."""
-    torch.set_num_threads(threads)
     read_from = {path: packs.read(path) for path in files}
-    for task in tasks[part[0] :: part[1]]:
+    for task in tasks:
         known = {(row["name"], row["digest"]) for row in results() if row["task"] == asdict(task)}
         asked: dict[str, list[tuple[str, str]]] = {}
         forms: dict[str, list[AdjustedLoss]] = {}
@@ -308,10 +307,11 @@ def run(
         counts = torch.bincount(drawn.given, minlength=task.classes)
         for path, pack in read_from.items():
             loss = pack.snapshots[0].robust_loss.name
-            named = (path.name.removesuffix(".safetensors"), pack.digest)
+            called = path.name.removesuffix(".safetensors")
+            named = (called if serves == "from" else f"{called}, {serves}", pack.digest)
             if named not in known:
                 asked.setdefault(loss, []).append(named)
-                forms.setdefault(loss, []).append(AdjustedLoss(pack.snapshots, counts))
+                forms.setdefault(loss, []).append(AdjustedLoss(pack.snapshots, counts, serves=serves))
         if not asked:
             continue
         began = time.perf_counter()
@@ -359,6 +359,7 @@ def main() -> None:
     parser.add_argument("--adjuster", type=Path, action="append", default=[])
     parser.add_argument("--classes", type=int, choices=(10, 80), help="those tasks alone")
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--serves", choices=("from", "until"), default="from", help="as of AdjustedLoss")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--part", type=_part, default=(0, 1), metavar="K/N", help="every N-th task from the K-th")
     parser.add_argument("--device", default="cpu")
@@ -370,7 +371,9 @@ def main() -> None:
     else:
         chosen = [task for task in TASKS if given.classes in (None, task.classes)]
         tasks = [replace(task, seed=seed) for seed in range(given.seeds) for task in chosen]
-        run(read(given.data), given.adjuster, tasks, given.threads, given.part, given.device)
+        torch.set_num_threads(given.threads)
+        first, every = given.part
+        run(read(given.data), given.adjuster, tasks[first::every], given.serves, given.device)
 
 
 if __name__ == "__main__":

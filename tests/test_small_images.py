@@ -127,7 +127,7 @@ def test_files_are_judged_once(
     path = tmp_path / "gce-mine.safetensors"
     packs.write(path, packs.Pack(study.made("gce", mean_of(study, "gce")), trained_on="nothing"))
     for _ in range(2):
-        small.run(images(), [path], [task], 1, (0, 1), "cpu")
+        small.run(images(), [path], [task])
     rows = [json.loads(line) for line in small.RESULTS.read_text().splitlines()]
     assert [row["name"] for row in rows] == ["CE", "GCE", "gce-mine"]
     (table,) = small.tables()
