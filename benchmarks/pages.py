@@ -15,6 +15,7 @@ from typing import Any
 import clean_share
 import forward_matrix
 import plan
+import small_images
 import table_adjusters
 import travel
 from narl.bench import audit_table, comparison, cost, own_table, review_table, runs
@@ -157,6 +158,10 @@ BLOCKS: dict[str, dict[str, Callable[[], list[Table]]]] = {
     "transfer.md": {
         "travel": travel.tables,
         "table-adjusters": table_adjusters.tables,
+        "small-images": small_images.tables,
+        "turned": functools.partial(study_tables, "turned"),
+        "texts": functools.partial(study_tables, "texts"),
+        "texts-tables": functools.partial(study_tables, "texts-tables"),
         "transfer": transfer_tables,
     },
     "findings.md": {

@@ -336,14 +336,43 @@ def tables() -> list[Table]:
         by_name.setdefault(row["name"], {}).setdefault(task.name, []).append(100 * row["last5"])
     columns = [task.name for task in TASKS]
     lines = []
-    for name, found in by_name.items():
+    for name in sorted(by_name, key=_place):
+        found = by_name[name]
         cells = [f"{np.mean(found[column]):.1f}" if column in found else "–" for column in columns]
-        lines.append((name, *cells))
+        lines.append((_in_words(name), *cells))
     note = (
         f"Test accuracy, %, mean of the last five epochs. Networks of seven convolutions, {TASKS[0].rows} images of "
         f"16 × 16 pixels, {TASKS[0].epochs} epochs."
     )
     return [Table("Small images", ("", *columns), tuple(lines), (note,))]
+
+
+FORMS = {
+    "input=margin+progress": "nine tasks",
+    "lifted": "nine tasks, margins lifted",
+    "prepared": "nine tasks, prepared",
+}
+
+
+def _place(name: str) -> tuple[bool, str, bool, str]:
+    """Cross entropy, then each loss before its adjusters."""
+    loss = name.partition("-")[0]
+    return name != "CE", loss.lower(), loss != name, name
+
+
+def _in_words(name: str) -> str:
+    """What an adjuster's file is called in tables.
+
+    Example:
+        >>> _in_words("gce-lifted, until"), _in_words("GCE"), _in_words("sl-mine")
+        ('T-GCE: nine tasks, margins lifted, until', 'GCE', 'T-SL: mine')
+    """
+    loss, dash, form = name.partition("-")
+    if not dash:
+        return name
+    form, comma, serves = form.partition(",")
+    form = form.partition("~")[0]
+    return f"T-{losses.get(loss).title}: {FORMS.get(form, form)}{comma}{serves}"
 
 
 def _part(text: str) -> tuple[int, int]:

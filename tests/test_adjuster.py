@@ -585,7 +585,7 @@ def test_a_lifted_adjuster_is_the_same_on_its_own_classes_and_moves_with_their_n
     adjuster.progress.fill_(0.3)
     adjuster.taken = 0.5
     lifted = adjuster.lifted()
-    assert lifted.input == seen.replace("margin", "lifted")
+    assert lifted.input == f"{seen}+classes"
     assert (lifted.taken, lifted.remembers) == (0.5, True)
     logits, targets, ids = 4 * torch.randn(9, own, generator=draws), torch.arange(9) % own, torch.arange(9)
     expected = adjuster(logits, targets, ids)
@@ -598,7 +598,7 @@ def test_a_lifted_adjuster_is_the_same_on_its_own_classes_and_moves_with_their_n
         assert_close(found, shifted[name][:, 0])
 
 
-@pytest.mark.parametrize("seen", ["rank", "scaled+progress", "margin+classes", "lifted"])
+@pytest.mark.parametrize("seen", ["rank", "scaled+progress", "margin+classes"])
 def test_what_is_no_margin_is_not_lifted(seen: str) -> None:
     with pytest.raises(OptionError, match="cannot be lifted"):
         Adjuster("gce", [5, 5], input=seen).lifted()
@@ -646,5 +646,5 @@ def test_what_is_measured_is_what_is_averaged() -> None:
 
 
 def test_an_unknown_input_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"input = 'colour' is unknown: known: lifted, lifted\+classes, "):
+    with pytest.raises(OptionError, match=r"input = 'colour' is unknown: known: margin, margin\+classes, "):
         Adjuster("gce", [5, 5], input="colour")

@@ -168,3 +168,26 @@ def test_counts_that_are_none(counts: Any, words: str) -> None:
 def test_too_few_families(k: int) -> None:
     with pytest.raises(OptionError, match=f"k = {k} families are too few: use 1 or more"):
         Families.from_counts([1, 2], k)
+
+
+@quick
+@given(
+    counts=counts_of_classes,
+    sizes=st.lists(st.integers(1, 400), min_size=1, max_size=4, unique=True).map(
+        lambda own: [n / 100 for n in sorted(own)]
+    ),
+)
+def test_the_nearest_family_by_a_loop(counts: list[int], sizes: list[float]) -> None:
+    families = Families.nearest(counts, sizes)
+    mean = sum(counts) / len(counts) or 1.0
+    for count, found in zip(counts, families.of_class.tolist(), strict=True):
+        apart = [abs(math.log(max(count / mean, 1e-9)) - math.log(size)) for size in sizes]
+        assert apart[found] <= min(apart) + 1e-9
+    assert_close(families.centres, mean * torch.tensor(sizes, dtype=torch.float64))
+
+
+def test_classes_that_differ_by_accident_are_one_family() -> None:
+    rng = np.random.default_rng(0)
+    counts = np.bincount(rng.integers(200, size=100_000))
+    assert set(Families.from_counts(counts).of_class.tolist()) == {0, 1, 2}
+    assert set(Families.nearest(counts, [0.6, 1.0, 1.4]).of_class.tolist()) == {1}

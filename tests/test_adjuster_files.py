@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import json
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -144,6 +146,21 @@ def test_the_data_that_it_is_for_is_kept(tmp_path: Path, data: str | None) -> No
     adjuster.save(tmp_path / "a")
     assert ("data" in header_of(tmp_path / "a")) == (data is not None)
     assert Adjuster.load(tmp_path / "a").data == data
+
+
+def test_sizes_are_kept_in_files_copies_and_states(tmp_path: Path) -> None:
+    adjuster = taught()
+    assert "sizes" not in adjuster.header().to_json()
+    adjuster.sizes = (0.5, 1.0, 2.0)
+    adjuster.refit([10, 90, 100, 300])
+    assert adjuster.of_class.tolist() == [0, 1, 1, 2]
+    adjuster.save(tmp_path / "a")
+    again = Adjuster.load(tmp_path / "a")
+    assert (again.sizes, again.of_class.tolist()) == ((0.5, 1.0, 2.0), [0, 1, 1, 2])
+    assert Adjuster.load(tmp_path / "a", [99, 100, 101]).of_class.tolist() == [1, 1, 1]
+    assert copy.deepcopy(again).refit([30, 100]).of_class.tolist() == [0, 2]
+    again.refit([5, 5]).load_state_dict(adjuster.state_dict())
+    assert again.of_class.tolist() == [0, 1, 1, 2]
 
 
 def test_files_of_before_there_was_a_choice(tmp_path: Path) -> None:
@@ -293,6 +310,12 @@ def test_a_header_with_a_missing_entry(entry: str, path: Path) -> None:
         {"ranges": [0.1, 1.0]},
         {"ranges": {"q": [0.1]}},
         {"ranges": {"q": ["a", "b"]}},
+        {"sizes": 1.0},
+        {"sizes": [0.5, 1.0]},
+        {"sizes": [0.5, 1.0, "large"]},
+        {"sizes": [0.0, 1.0, 2.0]},
+        {"sizes": [1.0, 0.5, 2.0]},
+        {"sizes": [0.5, 1.0, math.nan]},
     ],
     ids=str,
 )

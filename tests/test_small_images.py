@@ -1,4 +1,4 @@
-"""Small images to choose adjusters on: what is drawn, networks side by side, and a search that is judged by them."""
+"""Small images to choose adjusters on: what is drawn, networks side by side, and that files are judged once."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from narl import AdjustedLoss
+from narl import AdjustedLoss, Adjuster
 from narl.adjuster import packs
 
 ROOT = Path(__file__).parent.parent
-MODULES = ("image_adjusters", "small_images", "table_adjusters", "travel", "whole_trainings", "judges", "turned")
+MODULES = ("small_images", "judges", "turned")
 
 
 @pytest.fixture
-def study(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleType]:
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleType]:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    module = importlib.import_module("image_adjusters")
-    monkeypatch.setattr(module, "RESULTS", tmp_path / "image-adjusters.jsonl")
-    monkeypatch.setattr(module.small_images, "RESULTS", tmp_path / "small-images.jsonl")
+    module = importlib.import_module("small_images")
+    monkeypatch.setattr(module, "RESULTS", tmp_path / "small-images.jsonl")
     yield module
     for name in MODULES:
         sys.modules.pop(name, None)
@@ -43,11 +42,11 @@ def images(rows: int = 600) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("classes", [2, 7, 10, 80])
 @pytest.mark.parametrize("kind", ["clean", "symmetric", "pair", "instance"])
-def test_tasks_have_their_classes_and_wrong_labels(study: ModuleType, classes: int, kind: str) -> None:
-    task = study.Task(classes, 4000, 3, kind, 0.0 if kind == "clean" else 0.4)
-    made = study.small_images.draw(task, images(40_000))
+def test_tasks_have_their_classes_and_wrong_labels(small: ModuleType, classes: int, kind: str) -> None:
+    task = small.Task(classes, 4000, 3, kind, 0.0 if kind == "clean" else 0.4)
+    made = small.draw(task, images(40_000))
     assert made.x.shape == (4000, 3, 16, 16)
-    assert len(made.x_test) == study.small_images.TESTED
+    assert len(made.x_test) == small.TESTED
     assert sorted(made.y_test.unique().tolist()) == list(range(classes))
     assert float(made.wrong.double().mean()) == pytest.approx(task.rate, abs=0.04)
     if classes <= 10:  # an image's class is one of the ten shades
@@ -56,11 +55,9 @@ def test_tasks_have_their_classes_and_wrong_labels(study: ModuleType, classes: i
         assert max(spread) < 0.01
 
 
-def test_networks_side_by_side_are_what_each_is_alone(study: ModuleType) -> None:
+def test_networks_side_by_side_are_what_each_is_alone(small: ModuleType) -> None:
     x = torch.randn(6, 3, 16, 16, generator=torch.Generator().manual_seed(1))
-    alone, both = (
-        study.small_images.Networks(5, 8, count, torch.Generator().manual_seed(0), "cpu") for count in (1, 2)
-    )
+    alone, both = (small.Networks(5, 8, count, torch.Generator().manual_seed(0), "cpu") for count in (1, 2))
     with torch.no_grad():
         both.weights[3][8:] += 0.1  # of the second one, the first convolution of a block
     own, found = alone(x), both(x)
@@ -75,62 +72,31 @@ def test_networks_side_by_side_are_what_each_is_alone(study: ModuleType) -> None
     assert float(slope[8:].abs().max()) == 0.0 < float(slope[:8].abs().max())
 
 
-def test_trainings_do_not_change_each_other(study: ModuleType) -> None:
-    task = study.Task(10, 300, 5, "symmetric", 0.4, width=8)
-    made = study.small_images.draw(task, images(2400))
+def test_trainings_do_not_change_each_other(small: ModuleType) -> None:
+    task = small.Task(10, 300, 5, "symmetric", 0.4, width=8)
+    made = small.draw(task, images(2400))
     counts = torch.bincount(made.given, minlength=10)
-    criteria = [AdjustedLoss(study.made("gce", mean_of(study, "gce", start=start)), counts) for start in (0.1, 0.5)]
-    together = study.small_images.Trainings(task, made, {"gce": criteria, "js": []}).run()
+    criteria = [AdjustedLoss(Adjuster("gce", [5, 5]).begin_at(q=q), counts) for q in (0.1, 0.5)]
+    together = small.Trainings(task, made, {"gce": criteria, "js": []}).run()
     assert len(together) == 5
-    alone = study.small_images.Trainings(task, made, {"gce": criteria[1:]}).run()
+    alone = small.Trainings(task, made, {"gce": criteria[1:]}).run()
     assert [together[0], together[1], together[3]] == pytest.approx(alone, abs=0.02)
     assert max(together) > 0.2
 
 
-def mean_of(study: ModuleType, loss: str, **others: float) -> dict[str, float]:
-    return {name: value for name, (value, *_) in study.beginning(loss).items()} | others
-
-
-def test_the_search_begins_with_what_was_found_for_tables(study: ModuleType) -> None:
-    found = study.table_adjusters.search("sl").results()[-1]["mean"]
-    assert {name: mean for name, (mean, *_) in study.search("sl").begin.items()} == found
-
-
-def test_a_search_is_kept_and_written(study: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Judged by a stand-in for trainings, in which cross entropy is ahead of the fixed loss."""
-
-    def worth(_: object, loss: str, device: str, generation: int, candidates: Any, rng: Any) -> list[dict[str, Any]]:
-        tasks = [study.drawn(rng) for _ in range(3)]
-        last5 = [0.6, 0.5, *(0.55 + 0.01 * one["m0"] for one in candidates)]
-        return [{"noise": task.noise, "rate": task.rate, "classes": task.classes, "last5": last5} for task in tasks]
-
-    monkeypatch.setattr(study, "_on_images", worth)
-    study.learn("gce", images(), 3, "cpu")
-    rows = [json.loads(line) for line in study.RESULTS.read_text().splitlines()]
-    assert [row["generation"] for row in rows] == [0, 1, 2]
-    means = [study.search("gce").begin["m0"][0], *(row["mean"]["m0"] for row in rows)]
-    assert means == sorted(means)
-    (table,) = study.tables()
-    assert len(table.rows) == 3
-    pack = packs.read(study.write("gce", tmp_path))
-    assert [one.data for one in pack.snapshots] == [None, None]
-    assert "On images" in pack.about["section"]
-
-
 def test_files_are_judged_once(
-    study: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    small: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    small = study.small_images
-    task = study.Task(10, 200, 5, "symmetric", 0.4, width=4)
+    task = small.Task(10, 200, 5, "symmetric", 0.4, width=4)
     monkeypatch.setattr(small, "TASKS", (task,))
     monkeypatch.setattr(small, "TESTED", 100)
     path = tmp_path / "gce-mine.safetensors"
-    packs.write(path, packs.Pack(study.made("gce", mean_of(study, "gce")), trained_on="nothing"))
+    packs.write(path, packs.Pack((Adjuster("gce", [5, 5]),), trained_on="nothing"))
     for _ in range(2):
         small.run(images(), [path], [task])
     rows = [json.loads(line) for line in small.RESULTS.read_text().splitlines()]
     assert [row["name"] for row in rows] == ["CE", "GCE", "gce-mine"]
     (table,) = small.tables()
-    assert [line[0] for line in table.rows] == ["CE", "GCE", "gce-mine"]
+    assert [line[0] for line in table.rows] == ["CE", "GCE", "T-GCE: mine"]
     assert "10 classes, symmetric 0.4" in table.markdown()
     capsys.readouterr()

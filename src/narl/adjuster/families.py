@@ -62,6 +62,33 @@ class Families:
         centres = np.bincount(family, weights * sizes) / np.bincount(family, weights)
         return cls(torch.from_numpy(family[inverse.reshape(-1)]).long(), torch.from_numpy(centres))
 
+    @classmethod
+    def nearest(cls, counts: Counts, sizes: Sequence[float]) -> Families:
+        r"""To every class the family whose size is nearest to its own, both as multiples of the mean class.
+
+        .. math:: k(j) = \arg\min_k \left| \log \frac{n_j}{\bar n} - \log s_k \right|
+
+        K-means would part classes however alike they are, and what was learned for small ones would serve those that
+        are small by accident.
+
+        Args:
+            counts: number of samples of every class, ``(c,)``. Zero is allowed.
+            sizes: of the families, ascending, as multiples of the mean class.
+
+        Returns:
+            As many families as there are sizes; some may have no class.
+
+        Example:
+            >>> Families.nearest([480, 505, 515, 500], [0.6, 1.0, 1.4]).of_class.tolist()
+            [1, 1, 1, 1]
+            >>> Families.nearest([300, 700, 500, 500], [0.6, 1.0, 1.4]).of_class.tolist()
+            [0, 2, 1, 1]
+        """
+        given = checked_counts(counts)
+        mean = given.mean() or 1.0
+        apart = np.abs(np.log(np.maximum(given / mean, 1e-9))[:, None] - np.log(np.asarray(sizes)))
+        return cls(torch.from_numpy(apart.argmin(axis=1)).long(), torch.as_tensor(sizes).double() * mean)
+
 
 def uneven(counts: Counts) -> bool:
     r"""Whether class sizes differ by more than chance would make them.

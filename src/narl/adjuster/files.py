@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,7 @@ class Header:
     input: str = "margin"
     taken: float | None = None
     data: str | None = None
+    sizes: list[float] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As plain values; what is not known is left out."""
@@ -138,8 +141,8 @@ def check_contents(path: str | PathLike[str], header: Header, tensors: Mapping[s
 
 def checked_header(about: Mapping[str, Any], name: str) -> Header:
     """The header with every field of its kind: a file from elsewhere can hold anything."""
-    # Files of before there was a choice, of no training, and for any data.
-    about = {"input": "margin", "taken": None, "data": None, **about}
+    # Files of before there was a choice, of no training, for any data, and with families that are found anew.
+    about = {"input": "margin", "taken": None, "data": None, "sizes": None, **about}
     missing = [field for field in Header.__dataclass_fields__ if field not in about]
     if missing:
         raise AdjusterFileError(f"{name} has no {', '.join(missing)} in its header: save it again")
@@ -155,6 +158,7 @@ def checked_header(about: Mapping[str, Any], name: str) -> Header:
         "input": isinstance(header.input, str) and parsed(header.input) is not None,
         "taken": header.taken is None or (type(header.taken) in (int, float) and 0 <= header.taken <= 1),
         "data": header.data is None or isinstance(header.data, str),
+        "sizes": header.sizes is None or (_ascending(header.sizes) and len(header.sizes) == header.families),
     }
     wrong = [f"{field} = {about[field]!r}" for field, right in kinds.items() if not right]
     if wrong:
@@ -164,6 +168,10 @@ def checked_header(about: Mapping[str, Any], name: str) -> Header:
 
 def _numbers(values: object) -> bool:
     return isinstance(values, list) and all(type(value) in (int, float) for value in values)
+
+
+def _ascending(values: list[float]) -> bool:
+    return _numbers(values) and all(0 < low < high for low, high in pairwise([*values, math.inf]))
 
 
 def _positive(value: object) -> bool:

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
 
 from narl.checks import at_least_float32, can_read, check_logits, check_targets
 from narl.errors import SampleIdsError
-
-TEN = 10
-"""Classes: with as many, numbers of classes mean nothing to an adjuster."""
 
 _MOST_IDS = 100_000_000
 
@@ -52,7 +47,7 @@ def margin(logits: Tensor, targets: Tensor) -> Tensor:
     return (targets.detach().to(z.dtype) * (z - rivals)).sum(dim=1)
 
 
-INPUTS = ("margin", "scaled", "rank", "lifted")
+INPUTS = ("margin", "scaled", "rank")
 BESIDES = ("progress", "classes")
 """What an adjuster can see besides a margin, in this order: how much of the training is done; the number of classes."""
 
@@ -91,10 +86,6 @@ def measured(kind: str, margins: Tensor, logits: Tensor) -> Tensor:
     and ``"rank"`` where the margin stands among those of its batch, as a normal score,
     :math:`\Phi^{-1}\big((r_i - \tfrac12) / N\big)` with the rank r of the i-th smallest; equal margins share a rank.
 
-    ``"lifted"`` is :math:`m_i + \log(c / 10)`, the margin itself where there are ten classes. With symmetric noise η a
-    label of probability p is right with odds :math:`\frac{1 - \eta}{\eta} (c - 1) \frac{p}{1 - p}`: the more classes,
-    the lower a margin has to be before the label is more likely wrong than right, by the logarithm of their number.
-
     Args:
         kind: one of :data:`INPUTS`.
         margins: ``(N,)``.
@@ -107,15 +98,11 @@ def measured(kind: str, margins: Tensor, logits: Tensor) -> Tensor:
         >>> logits, margins = torch.tensor([[6.0, 0.0], [0.0, 2.0]]), torch.tensor([6.0, -2.0])
         >>> torch.allclose(measured("scaled", margins, logits), measured("scaled", 10 * margins, 10 * logits))
         True
-        >>> measured("lifted", torch.tensor([-3.0]), torch.zeros(1, 200))
-        tensor([-0.0043])
         >>> measured("rank", torch.tensor([5.0, -1.0, 0.0]), logits)
         tensor([ 0.9674, -0.9674,  0.0000])
     """
     if kind == "margin":
         return margins
-    if kind == "lifted":
-        return margins + math.log(logits.shape[1] / TEN)
     if kind == "scaled":
         spread = at_least_float32(logits.detach()).var(dim=1, correction=0).mean().sqrt()
         return margins / spread.clamp(min=torch.finfo(spread.dtype).tiny)

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from narl import losses
 from narl.adjuster import files
 from narl.adjuster.families import Counts, Families, checked_counts
-from narl.adjuster.margins import TEN, RunningMargin, known_inputs, margin, measured, parsed
+from narl.adjuster.margins import RunningMargin, known_inputs, margin, measured, parsed
 from narl.errors import ClassCountsError, HyperparameterError, OptionError, SampleIdsError, nearest
 
+_TEN = 10  # classes; there an adjuster that sees their number is at 0
 _END = 0.01  # as near to a span's ends as an adjuster begins
 
 
@@ -37,14 +38,15 @@ class Adjuster(nn.Module):
         margin: ``"latest"`` as in the paper, or ``"running"``: the average over the epochs, by sample id, which still
             works once the classifier has begun to memorise wrong labels.
         input: what is seen of a margin: ``"margin"`` itself as in the paper, ``"scaled"`` by the spread of the batch's
-            logits, its ``"rank"`` in the batch, or ``"lifted"`` by the logarithm of the number of classes; see
-            :func:`narl.adjuster.margins.measured`. With ``"+progress"`` after it, such as ``"scaled+progress"``, also
-            how much of the training is done (``progress``, 0 to 1); with ``"+classes"`` also how many classes there
-            are, as log(c / 10): the more, the less a robust loss learns.
+            logits, or its ``"rank"`` in the batch; see :func:`narl.adjuster.margins.measured`. With ``"+progress"``
+            after it, such as ``"scaled+progress"``, also how much of the training is done (``progress``, 0 to 1); with
+            ``"+classes"`` also how many classes there are, as log(c / 10): the more, the less a robust loss learns.
         generator: where the hidden layer's initial weights come from; torch's global one if omitted.
 
     A snapshot of a training knows when it was ``taken``, from 0 before the first step to 1 after the last; else that is
-    None. One for a single kind of data says which: ``data`` is ``"image"``, ``"table"`` or ``"text"``; else None.
+    None. One for a single kind of data says which: ``data`` is ``"image"``, ``"table"`` or ``"text"``; else None. One
+    whose heads are for classes of certain ``sizes``, as multiples of the mean class, has those serve on any data; else
+    that is None, and families are found anew, as in the paper.
 
     Example:
         >>> adjuster = Adjuster("gce", class_counts=[50, 50, 20])
@@ -87,6 +89,7 @@ class Adjuster(nn.Module):
         self._measure, self._besides = seen
         self.taken: float | None = None
         self.data: str | None = None
+        self.sizes: tuple[float, ...] | None = None
         self.spans = {h.name: h.span for h in self.robust_loss.hyperparameters}
         self.num_families = families
         self.running = RunningMargin() if margin == "running" else None
@@ -98,8 +101,8 @@ class Adjuster(nn.Module):
         self.refit(class_counts)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Of copies and files of before it could be for one kind of data."""
-        super().__setstate__({"data": None, **state})  # type: ignore[no-untyped-call]
+        """Of copies and files of before it could be for one kind of data, or its heads for classes of certain sizes."""
+        super().__setstate__({"data": None, "sizes": None, **state})  # type: ignore[no-untyped-call]
         seen = parsed(self.input)
         assert seen is not None
         self._measure, self._besides = seen
@@ -165,13 +168,14 @@ class Adjuster(nn.Module):
 
     @torch.no_grad()
     def lifted(self) -> Adjuster:
-        """A copy that sees margins lifted by the logarithm of the number of classes, for data with another one.
+        r"""A copy for any number of classes: it sees margins lifted by the logarithm of their number.
 
-        With as many classes as it was learned with it gives what it gave. See :func:`narl.adjuster.margins.measured`
-        for why it should on others.
+        With symmetric noise η a label of probability p is right with odds :math:`\frac{1 - \eta}{\eta} (c - 1)
+        \frac{p}{1 - p}`: the more classes, the lower a margin has to be before the label is more likely wrong than
+        right, by log c. With as many classes as it was learned with, the copy gives what the adjuster gives.
 
         Returns:
-            The copy.
+            The copy, which also sees the number of classes.
 
         Raises:
             OptionError: it sees something else than margins, or the number of classes already.
@@ -179,14 +183,17 @@ class Adjuster(nn.Module):
         Example:
             >>> adjuster = Adjuster("gce", [50] * 10, input="margin+progress")
             >>> adjuster.lifted().input
-            'lifted+progress'
+            'margin+progress+classes'
         """
         if self._measure != "margin" or "classes" in self._besides:
             raise OptionError(f"an adjuster that sees {self.input!r} cannot be lifted: only one that sees 'margin' can")
         made = copy.deepcopy(self)
-        made.input = "lifted" + self.input.removeprefix("margin")
-        made._measure = "lifted"
-        made.hidden.bias.sub_(made.hidden.weight[:, 0] * self.scale)
+        made.input = f"{self.input}+classes"
+        made._besides = (*self._besides, "classes")
+        slopes = self.hidden.weight[:, :1]
+        made.hidden = _uninitialised(1 + len(made._besides), len(slopes)).to(slopes.device)
+        made.hidden.weight.copy_(torch.cat([self.hidden.weight, slopes], dim=1))
+        made.hidden.bias.copy_(self.hidden.bias - slopes[:, 0] * self.scale)
         return made
 
     def _level(self, shares: Mapping[str, float]) -> None:
@@ -215,7 +222,10 @@ class Adjuster(nn.Module):
         return self
 
     def _fit(self, class_counts: Counts) -> None:
-        families = Families.from_counts(class_counts, self.num_families)
+        if self.sizes is None:
+            families = Families.from_counts(class_counts, self.num_families)
+        else:
+            families = Families.nearest(class_counts, self.sizes)
         self.class_counts: list[float] = checked_counts(class_counts).tolist()
         self.centres: list[float] = families.centres.tolist()
         self.of_class = families.of_class.to(self.heads.weight.device)
@@ -268,7 +278,7 @@ class Adjuster(nn.Module):
     @property
     def scale(self) -> float:
         """What it sees of the number of classes, if it does: log(c / 10)."""
-        return math.log(len(self.of_class) / TEN)
+        return math.log(len(self.of_class) / _TEN)
 
     def measure(self, margins: Tensor, logits: Tensor) -> Tensor:
         """What the adjuster sees of margins ``(N,)`` of logits ``(N, c)``, before any average over epochs."""
@@ -380,6 +390,7 @@ class Adjuster(nn.Module):
             input=self.input,
             taken=self.taken,
             data=self.data,
+            sizes=None if self.sizes is None else list(self.sizes),
         )
 
     @classmethod
@@ -412,6 +423,9 @@ class Adjuster(nn.Module):
         )
         adjuster.to(tensors["hidden.weight"].dtype)
         adjuster.taken, adjuster.data = header.taken, header.data
+        if header.sizes is not None:
+            adjuster.sizes = tuple(header.sizes)
+            adjuster.refit(counts)
         adjuster.spans = {name: (low, high) for name, (low, high) in header.ranges.items()}
         with torch.no_grad():
             for name, parameter in adjuster.named_parameters():

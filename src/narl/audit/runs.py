@@ -8,7 +8,6 @@ from os import PathLike
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from narl.adjuster import Families
@@ -213,6 +212,8 @@ def families_of(run: RunFolder, labels: Classes) -> Classes | None:
     kept = kept_adjusters(run.path) if method.startswith("T-") else ()
     if not kept and not method.startswith("A-"):
         return None
-    most = meant_for(load_adjusters(kept), kind)[0].num_families if kept else int(options.get("families", 3))
-    families = Families.from_counts(torch.tensor(counts), most)
-    return np.asarray(families.of_class.numpy()[labels], dtype=np.int64)
+    if kept:
+        of_class = meant_for(load_adjusters(kept), kind)[0].refit(counts).of_class
+    else:
+        of_class = Families.from_counts(counts, int(options.get("families", 3))).of_class
+    return np.asarray(of_class.numpy()[labels], dtype=np.int64)

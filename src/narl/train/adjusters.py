@@ -15,6 +15,8 @@ from narl.errors import OptionError
 _KEPT = "source-adjusters.safetensors"
 _KEPT_BEFORE = "source-adjuster-{}.safetensors"  # of narl before it kept all in one file
 _OF_RUN = "adjuster-{}.safetensors"
+_USUAL = "gce"
+_CHOSEN: dict[str | None, str] = {"table": "sl", "text": "sl"}
 
 
 def load_adjusters(paths: Sequence[str]) -> list[Adjuster]:
@@ -80,21 +82,29 @@ def digest_of(paths: Sequence[str], data: str | None = None) -> str:
     return packs.digest(meant_for(load_adjusters(paths), data))
 
 
-def without_clean(loss: str = "gce") -> tuple[str, str | None]:
+def without_clean(loss: str | None = None, kind: str | None = None) -> tuple[str, str | None]:
     """What to train with where nobody has clean samples: a robust loss with the shipped adjuster, or fixed.
 
     The one place where this is decided.
 
     Args:
-        loss: name of the loss.
+        loss: name of the loss; None: the one whose adjuster did best on such data of the development sets.
+        kind: of the data, ``"image"``, ``"table"`` or ``"text"``; None: not known yet.
 
     Returns:
-        The method, and the adjuster that it needs; None for a fixed loss, as long as narl ships no adjuster of it.
+        The method, and the adjuster that it needs; None for a fixed loss, where narl ships no adjuster of it for such
+        data.
 
     Example:
-        >>> method, adjuster = without_clean("mae")
-        >>> method, adjuster
+        >>> without_clean("mae")
         ('MAE', None)
     """
-    robust, adjuster = losses.get(loss), shipped(loss)
-    return (robust.title, None) if adjuster is None else (f"T-{robust.title}", adjuster)
+    robust = losses.get(_CHOSEN.get(kind, _USUAL) if loss is None else loss)
+    adjuster = shipped(robust.name)
+    if adjuster is None or (kind is not None and not _serves(adjuster, kind)):
+        return robust.title, None
+    return f"T-{robust.title}", adjuster
+
+
+def _serves(adjuster: str, kind: str) -> bool:
+    return any(snapshot.data in (None, kind) for snapshot in open_pack(adjuster).snapshots)

@@ -47,8 +47,12 @@ def of_kind(kind: str) -> Defaults:
     return _BY_KIND[kind]
 
 
-def method_of(settings: Settings) -> str:
+def method_of(settings: Settings, kind: str | None = None) -> str:
     """The method where none was named: adjusted with a clean set, transferred with adjusters, else what is shipped.
+
+    Args:
+        settings: as asked for.
+        kind: of the data; None: not known yet.
 
     Example:
         >>> method_of(Settings(data="x.csv", clean="100")), method_of(Settings(data="x.csv"))[-3:]
@@ -58,20 +62,24 @@ def method_of(settings: Settings) -> str:
         return settings.method
     if settings.adjusters:
         return f"T-{load_adjusters(settings.adjusters)[0].robust_loss.title}"
-    return "A-GCE" if settings.clean != "none" else without_clean()[0]
+    return "A-GCE" if settings.clean != "none" else without_clean(kind=kind)[0]
 
 
-def adjusters_of(settings: Settings) -> tuple[str, ...]:
+def adjusters_of(settings: Settings, kind: str | None = None) -> tuple[str, ...]:
     """The adjusters that the method uses: those that were named, or else the one that is shipped for its loss.
+
+    Args:
+        settings: as asked for.
+        kind: of the data; None: not known yet.
 
     Example:
         >>> adjusters_of(Settings(data="x.csv", method="CE"))
         ()
     """
-    spec = methods.get(method_of(settings))
+    spec = methods.get(method_of(settings, kind))
     if settings.adjusters or not spec.needs_adjuster or spec.loss is None:
         return settings.adjusters
-    adjuster = without_clean(spec.loss)[1]
+    adjuster = without_clean(spec.loss, kind)[1]
     return () if adjuster is None else (adjuster,)
 
 
@@ -170,7 +178,7 @@ def decide(settings: Settings, *, kind: str, samples: int, device: str, threads:
             "train longer with --epochs"
         )
     return Recipe(
-        method=methods.get(method_of(settings)).name,
+        method=methods.get(method_of(settings, kind)).name,
         heldout=heldout_of(settings),
         epochs=epochs,
         batch_size=settings.batch_size or (100 if samples <= _SMALL or kind != "table" else 1000),

@@ -137,14 +137,10 @@ def plan(settings: Settings, recipe: Recipe | None = None) -> Plan:
         >>> made.recipe.method, len(made.sets.train), made.steps
         ('A-GCE', 32, 1)
     """
-    if recipe is None:
-        settings = replace(settings, adjusters=defaults.adjusters_of(settings))
-    method = recipe.method if recipe else defaults.method_of(settings)
-    spec = methods.get(method)
-    _check_method(spec, settings)
-    settings = _absolute(settings)
-    heldout = recipe.heldout if recipe else defaults.heldout_of(settings)
-    sets = prepare(settings, heldout=heldout)
+    asked = _absolute(settings)
+    _decided(asked, recipe)  # mistakes are told before the data are read
+    sets = prepare(asked, heldout=recipe.heldout if recipe else defaults.heldout_of(asked))
+    spec, settings = _decided(asked, recipe, sets.train.kind)
     if not spec.uses_clean:
         sets = sets.not_learned_from()
     if settings.tune and sets.heldout is None:
@@ -206,6 +202,14 @@ def _with_share(plan: Plan, method: methods.Method) -> Plan:
     return replace(plan, recipe=replace(plan.recipe, clean_share=share), sets=replace(sets, notes=(*sets.notes, note)))
 
 
+def _decided(asked: Settings, recipe: Recipe | None, kind: str | None = None) -> tuple[methods.MethodSpec, Settings]:
+    """The method, and the settings with the adjusters that it uses, both checked."""
+    settings = asked if recipe else replace(asked, adjusters=defaults.adjusters_of(asked, kind))
+    spec = methods.get(recipe.method if recipe else defaults.method_of(asked, kind))
+    _check_method(spec, settings)
+    return spec, settings
+
+
 def _check_method(spec: methods.MethodSpec, settings: Settings) -> None:
     if spec.needs_clean and settings.clean == "none":
         raise OptionError(
@@ -214,8 +218,8 @@ def _check_method(spec: methods.MethodSpec, settings: Settings) -> None:
         )
     if spec.needs_adjuster and not settings.adjusters:
         raise OptionError(
-            f"{spec.name} uses a learned adjuster and narl ships none of its loss: name one, or the run that learned "
-            "it, with --adjuster"
+            f"{spec.name} uses a learned adjuster and narl ships none of its loss for such data: name one, or the run "
+            "that learned it, with --adjuster"
         )
     if settings.adjusters and not spec.needs_adjuster:
         raise OptionError(f"--adjuster is for T-* methods, not for {spec.name}: use --method T-GCE, or leave it out")

@@ -22,11 +22,7 @@ METHOD = "A-SL"
 _ELSE = Task("CIFAR-10", "asymmetric", 0.4)  # its classes have three sizes, and so its families mean something
 _TIMES = {1: ["at the end"], 3: ["after a third", "after two thirds", "at the end"]}
 
-_SEEN = {
-    "scaled": "margin (logits' spread)",
-    "rank": "rank of the margin (normal score)",
-    "lifted": "margin + log(c / 10)",
-}
+_SEEN = {"scaled": "margin (logits' spread)", "rank": "rank of the margin (normal score)"}
 
 
 def draw(library: Library) -> Drawing:

@@ -24,36 +24,39 @@ from narl.train.defaults import Recipe, decide
 from narl.train.environment import usable_device
 from narl.train.settings import Settings
 
+AUTO = "auto"
 _FEWEST_STEPS, _MOST_EPOCHS = 600, 200
 _A_META_STEP = 600
 _EPOCHS_SPARSE = 10  # a network of thousands of columns learns its few thousand rows by heart after that
 
 
-def methods_of(loss: str, adjuster: Any, *, clean: bool) -> list[tuple[str, dict[str, Any]]]:
+def methods_of(loss: str, adjuster: Any, kind: str, *, clean: bool) -> list[tuple[str, dict[str, Any]]]:
     """The methods that come into question, and the options that come with each.
 
     Args:
-        loss: name of a robust loss.
+        loss: name of a robust loss, or ``"auto"``.
         adjuster: ``"auto"``, ``"learned"``, None, or one that was learned elsewhere: an adjuster, its snapshots, files,
             a run, the name of a shipped one.
+        kind: of the data.
         clean: whether there are clean samples to learn from.
 
     Returns:
         One, or two for the clean samples to choose from.
 
     Example:
-        >>> [name for name, options in methods_of("gce", "learned", clean=True)]
+        >>> [name for name, options in methods_of("gce", "learned", "table", clean=True)]
         ['A-GCE']
-        >>> [name for name, options in methods_of("mae", "auto", clean=True)]
+        >>> [name for name, options in methods_of("mae", "auto", "table", clean=True)]
         ['MAE']
     """
-    adjustable = bool(losses.get(loss).hyperparameters)
+    given_ones = _learned_before(adjuster)
+    usual = given_ones[0].robust_loss.name if given_ones else "gce"
+    own = usual if loss == AUTO else loss
+    adjustable = bool(losses.get(own).hyperparameters)
     if adjuster is None:
-        return [(methods.get(loss).name, {})]
-    if isinstance(adjuster, str) and adjuster in ("auto", "learned"):
-        learned: list[tuple[str, dict[str, Any]]] = (
-            [(methods.get(f"A-{loss}").name, {})] if clean and adjustable else []
-        )
+        return [(methods.get(own).name, {})]
+    if isinstance(adjuster, str) and adjuster in (AUTO, "learned"):
+        learned: list[tuple[str, dict[str, Any]]] = [(methods.get(f"A-{own}").name, {})] if clean and adjustable else []
         if adjuster == "learned":
             if not learned:
                 reason = "there is no clean set: give fit(X, y, clean=(X_checked, y_checked))"
@@ -61,20 +64,27 @@ def methods_of(loss: str, adjuster: Any, *, clean: bool) -> list[tuple[str, dict
                     f"no adjuster can be learned: {reason if adjustable else f'{loss} has nothing to adjust'}"
                 )
             return learned
-        name, shipped = without_clean(loss)
+        name, shipped = without_clean(None if loss == AUTO else loss, kind)
         given = {} if shipped is None else {"adjusters": load_adjusters([shipped])}
         return [(methods.get(name).name, given), *learned]
     if not adjustable:
         raise OptionError(f"the loss {loss!r} has no hyperparameters to adjust: leave adjuster out, or choose another")
-    given_ones: Sequence[Any] = adjuster if isinstance(adjuster, (list, tuple)) else [adjuster]
-    if all(isinstance(one, (str, os.PathLike)) for one in given_ones):
-        given_ones = load_adjusters([os.fspath(one) for one in given_ones])
-    if not given_ones or not all(isinstance(one, Adjuster) for one in given_ones):
+    return [(methods.get(f"T-{own}").name, {"adjusters": given_ones})]
+
+
+def _learned_before(adjuster: Any) -> list[Adjuster]:
+    """Adjusters that were given, themselves or their files; none for ``"auto"``, ``"learned"`` and None."""
+    if adjuster is None or (isinstance(adjuster, str) and adjuster in (AUTO, "learned")):
+        return []
+    given: Sequence[Any] = adjuster if isinstance(adjuster, (list, tuple)) else [adjuster]
+    if all(isinstance(one, (str, os.PathLike)) for one in given):
+        given = load_adjusters([os.fspath(one) for one in given])
+    if not given or not all(isinstance(one, Adjuster) for one in given):
         raise OptionError(
             f"adjuster is a {type(adjuster).__name__}: give 'auto', 'learned', None, a narl.Adjuster or its snapshots, "
             "or files"
         )
-    return [(methods.get(f"T-{loss}").name, {"adjusters": list(given_ones)})]
+    return list(given)
 
 
 def check_options(given: Mapping[str, Any] | None, candidates: Sequence[str]) -> None:

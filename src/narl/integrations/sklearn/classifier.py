@@ -30,7 +30,8 @@ class NoiseAwareClassifier(ClassifierMixin, BaseEstimator):
     """A neural network for labels of which some are wrong, with scikit-learn's interface.
 
     Given some samples whose labels are right, ``fit(X, y, clean=(X_checked, y_checked))``, the loss learns on them,
-    sample by sample, how far to trust a label. Without any, ``fit(X, y)``, it is a robust loss. After the fit it also
+    sample by sample, how far to trust a label. Without any, ``fit(X, y)``, it is one that has learned this elsewhere: a
+    shipped adjuster sets it (:func:`narl.pretrained`). After the fit it also
     says which labels look wrong: ``label_quality_`` and ``suggested_labels_``.
 
     X may be numbers ``(n, d)``, dense or sparse; a data frame, also with columns of words; or images ``(n, h, w)`` or
@@ -38,13 +39,15 @@ class NoiseAwareClassifier(ClassifierMixin, BaseEstimator):
 
     Args:
         loss: the robust loss: ``"gce"``, ``"sl"``, ``"polysoft"``, ``"js"``, or ``"ce"`` and ``"mae"``, which have
-            nothing to adjust.
+            nothing to adjust. ``"auto"``: where an adjuster is learned, or nothing is adjusted, GCE; with a shipped
+            one, SL for tables and sparse X, GCE for images.
         adjuster: what sets the loss's hyperparameters. ``"learned"``: one that learns on the clean samples. None:
             nothing, they are fixed; clean samples then choose the epoch. One that was learned before: a
             :class:`narl.Adjuster`, a list of its snapshots, a file, the folder of a run, the name of a shipped one.
-            ``"auto"``: with clean samples two networks are trained, one with a learned adjuster and one without, and
-            the better one on the clean samples is kept; without any, the shipped adjuster is used if narl has one of
-            the loss, else the loss is fixed.
+            ``"auto"``: the shipped adjuster, if narl has one of the loss for such data, else the loss is fixed. With
+            clean samples a second network is trained, with an adjuster that learns on them, and the better one on the
+            clean samples is kept. ``partial_fit`` without clean samples has the loss fixed: what is shipped was learned
+            from trainings that have an end.
         options: of the method, as ``narl train --option``: ``{"q": 0.5}`` for a fixed GCE, ``{"adjuster_lr": 0.003}``
             for an adjusted one; each method takes those that it has.
         model: None: a perceptron, or for images a small convolutional network; a name, as ``narl train --model``; an
@@ -105,7 +108,7 @@ class NoiseAwareClassifier(ClassifierMixin, BaseEstimator):
 
     def __init__(
         self,
-        loss: str = "gce",
+        loss: str = "auto",
         *,
         adjuster: Any = "auto",
         options: Mapping[str, Any] | None = None,
@@ -257,7 +260,13 @@ class NoiseAwareClassifier(ClassifierMixin, BaseEstimator):
     ) -> None:
         known = targets.known_of(read, self._clean)
         rows = np.flatnonzero(known < 0)
-        candidates = choices.methods_of(self.loss, self.adjuster, clean=self._clean is not None)
+        fixed = stream and self._clean is None and isinstance(self.adjuster, str) and self.adjuster == choices.AUTO
+        candidates = choices.methods_of(
+            self.loss,
+            None if fixed else self.adjuster,  # what is shipped serves by how much of a training is done
+            choices.kind_of(self._encoder),
+            clean=self._clean is not None,
+        )
         if stream:
             candidates = candidates[-1:]  # a stream passes by once
         choices.check_options(self.options, [name for name, _ in candidates])

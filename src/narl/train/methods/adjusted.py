@@ -195,8 +195,8 @@ def spec(loss: RobustLoss, title: str | None = None) -> MethodSpec:
             ),
             "input": Option(
                 "margin",
-                "what it sees of a margin: itself, scaled by the logits' spread, its rank in the batch, lifted by the "
-                "logarithm of the number of classes; and progress, and that number",
+                "what it sees of a margin: itself, scaled by the logits' spread, its rank in the batch; and progress, "
+                "and the number of classes",
                 choices=known_inputs(),
             ),
             **meta.options("the adjuster", None, "; none: 1e-5 for running margins, 1e-4 for the latest"),
