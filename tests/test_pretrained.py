@@ -339,7 +339,8 @@ def test_what_is_shipped_is_listed_and_used(weights: Path) -> None:
     assert listed[0].card == "# A card\n"
     lines = repr(listed).splitlines()
     assert lines[0].split()[:3] == ["name", "loss", "version"]
-    assert "nine tasks" in lines[1]
+    assert "any data" in lines[1]
+    assert listed[0].trained_on == "nine tasks"
     assert listed[0].sha256[:12] in lines[1]
     for name in ("gce", "GCE", "gce-9", "narl:gce-1"):
         assert q_at(AdjustedLoss.pretrained(name, [5, 5, 5]), 0.5) == 0.2
@@ -376,23 +377,24 @@ def test_a_path_that_is_there_is_meant(weights: Path, tmp_path: Path, monkeypatc
 
 
 def test_training_without_clean_samples(weights: Path, tmp_path: Path) -> None:
-    ship(weights)
+    ship(weights, "sl-1", [Adjuster("sl", [5, 5])])
     data = points(tmp_path / "points.csv")
     plan = narl.train.plan(Settings(data=str(data), device="cpu", epochs=2))
-    assert (plan.recipe.method, plan.settings.adjusters) == ("T-GCE", ("narl:gce-1",))
+    assert (plan.recipe.method, plan.settings.adjusters) == ("T-SL", ("narl:sl-1",))
     outcome = narl.train.start(plan, tmp_path / "run", tensorboard=False)
-    assert outcome.summary["method"] == "T-GCE"
+    assert outcome.summary["method"] == "T-SL"
     (kept,) = adjusters.kept_adjusters(tmp_path / "run")
-    assert packs.read(kept).digest == packs.read(weights / "gce-1.safetensors").digest
+    assert packs.read(kept).digest == packs.read(weights / "sl-1.safetensors").digest
     assert narl.train.plan(Settings(data=str(data), device="cpu", clean="20")).recipe.method == "A-GCE"
 
 
 def test_a_run_that_began_before_anything_was_shipped_goes_on_as_it_was(weights: Path, tmp_path: Path) -> None:
     settings = Settings(data=str(points(tmp_path / "points.csv")), device="cpu", epochs=2)
     before = narl.train.plan(settings)
-    assert before.recipe.method == "GCE"
-    ship(weights)
-    assert narl.train.plan(settings, before.recipe).recipe.method == "GCE"
+    assert before.recipe.method == "SL"
+    ship(weights, "sl-1", [Adjuster("sl", [5, 5])])
+    assert narl.train.plan(settings).recipe.method == "T-SL"
+    assert narl.train.plan(settings, before.recipe).recipe.method == "SL"
 
 
 # The hub
@@ -546,6 +548,23 @@ def test_a_release_for_several_kinds_of_data(tmp_path: Path, weights: Path) -> N
     for wrong, words in (([pack], "for None data"), ([other, other], "for table data")):
         with pytest.raises(OptionError, match=f"an adjuster of gce {words} cannot be added to one of gce"):
             releases.release(pack, "1", learned_with(cells), weights, None, wrong)
+
+
+def test_a_release_for_one_kind_of_data_alone(weights: Path) -> None:
+    for_tables = snapshot(0.0, 0.9)
+    for_tables.data = "table"
+    pack = Pack((for_tables,), trained_on="drawn tables", about={"section": "## On tables\n\nLearned otherwise."})
+    releases.release(pack, "1", [], weights, None)
+    (listed,) = narl.pretrained()
+    assert listed.trained_on == "on data of kind table: drawn tables"
+    assert "| for | table |" in listed.card
+    assert "Not measured yet: TinyImageNet-32 symmetric 0, " in listed.card
+    assert 'len(loader), data="table")' in listed.card
+    assert "## On tables\n\nLearned otherwise.\n" in listed.card
+    assert "How it was learned" not in listed.card
+    assert "$" not in listed.card
+    assert adjusters.without_clean("gce", "table") == ("T-GCE", "narl:gce-1")
+    assert adjusters.without_clean("gce", "image") == ("GCE", None)
 
 
 @pytest.mark.parametrize("name", ["T-GCE", "T-GCE+"])

@@ -17,6 +17,10 @@ ELSEWHERE = {
     "contributing.md": "CONTRIBUTING.md",
     "changelog.md": "CHANGELOG.md",
     "derivation.md": "src/narl/bilevel/README.md",
+    **{
+        f"adjusters/{name}.md": f"src/narl/adjuster/weights/{name}.md"
+        for name in ("gce-1", "js-1", "polysoft-1", "sl-1")
+    },
 }
 LINK = re.compile(r"(\]\()([^)\s#]*)((?:#[^)\s]*)?\))")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)

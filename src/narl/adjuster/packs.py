@@ -65,6 +65,21 @@ class Pack:
         return "; ".join(found)
 
     @property
+    def data(self) -> str:
+        """What it is for, in words.
+
+        Example:
+            >>> for_any, for_tables = Adjuster("gce", [5, 5]), Adjuster("gce", [5, 5])
+            >>> for_tables.data = "table"
+            >>> Pack((for_any,)).data, Pack((for_tables,)).data, Pack((for_any, for_tables)).data
+            ('any data', 'table', 'any data; of its own: table')
+        """
+        kinds = sorted({one.data for one in self.snapshots if one.data is not None})
+        if all(one.data is not None for one in self.snapshots):
+            return ", ".join(kinds)
+        return "any data" + (f"; of its own: {', '.join(kinds)}" if kinds else "")
+
+    @property
     def digest(self) -> str:
         """What tells its snapshots from others; see :func:`digest`."""
         return digest(self.snapshots)

@@ -35,6 +35,7 @@ class Release:
         name: with its version, ``"gce-1"``.
         loss: that it adjusts.
         version: of the adjuster.
+        data: what it is for: ``"any data"``, or the kinds of data; with adjusters of their own for some kinds.
         input: what it sees of a sample.
         snapshots: how many there are of it.
         trained_on: data and tasks.
@@ -45,6 +46,7 @@ class Release:
     name: str
     loss: str
     version: str
+    data: str
     input: str
     snapshots: int
     trained_on: str
@@ -70,8 +72,8 @@ class Releases(tuple[Release, ...]):
                 f"narl {__version__} ships no adjusters yet: narl bench adjusters learns them, and "
                 "narl.AdjustedLoss.pretrained takes their files"
             )
-        lines = [("name", "loss", "version", "sees", "snapshots", "trained on", "sha256")]
-        lines += [(r.name, r.loss, r.version, r.input, str(r.snapshots), r.trained_on, r.sha256[:12]) for r in self]
+        lines = [("name", "loss", "version", "for", "sha256")]
+        lines += [(r.name, r.loss, r.version, r.data, r.sha256[:12]) for r in self]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
 
@@ -80,7 +82,8 @@ def pretrained() -> Releases:
     """The adjusters that narl ships.
 
     Returns:
-        A :class:`Release` each, by name; printed, a table. It may be empty.
+        A :class:`Release` each, by name; printed, a table. What it has learned from and where it fails is in its
+        ``card``.
 
     Example:
         >>> for release in pretrained():
@@ -171,7 +174,17 @@ def _sums() -> dict[str, str]:
 def _release(name: str, checksum: str) -> Release:
     path = WEIGHTS / f"{name}.safetensors"
     pack = open_pack(f"{SHIPPED}{name}")
-    return Release(name, pack.loss, pack.version, pack.input, len(pack.snapshots), pack.trained_on, checksum, path)
+    return Release(
+        name=name,
+        loss=pack.loss,
+        version=pack.version,
+        data=pack.data,
+        input=pack.input,
+        snapshots=len(pack.snapshots),
+        trained_on=pack.trained_on,
+        sha256=checksum,
+        path=path,
+    )
 
 
 def _number_of(name: str) -> tuple[int, ...]:

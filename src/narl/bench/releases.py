@@ -31,37 +31,18 @@ An adjuster of the $title loss: it gives every sample $hyperparameters of its ow
 without any clean sample uses it:
 
 ```python
-criterion = narl.AdjustedLoss.pretrained("$name", class_counts, total_steps=epochs * len(loader))
+criterion = narl.AdjustedLoss.pretrained("$name", class_counts, total_steps=epochs * len(loader)$data)
 ```
 
 | | |
 |---|---|
-| version | $version |
-| file | `$name.safetensors`, $size bytes |
-| SHA-256 | `$checksum` |
-| sees | $input |
-| snapshots | $snapshots |
-| learned from | $trained_on |
-| classifiers | $classifiers |
-| clean samples | $clean |
-| seed | $seed |
-| options | $options |
-| made with | narl $narl, torch $torch, $device |
-| licence | Apache-2.0, as narl |
+$facts
 
-## How it was learned
-
-$count classifiers were trained side by side, one for each task, with one adjuster. In a meta iteration each task says
-by its own batch and clean samples where the adjuster should go, and it moves by the mean. The noise of a task and its
-clean set are those of the seed. What it was before the training and along it is kept: on other data each snapshot
-serves from the time on at which it was taken.
-
-$learned
 $sections
 ## On data that it has not seen
 
 $transferred
-
+$missing
 ## Where it fails
 
 $failures
@@ -71,6 +52,17 @@ of simple rules, get high margins and are believed. Once a classifier has learne
 are those of right ones. With some clean samples at hand, `narl train DATA --clean CHECKED` learns an adjuster for the
 data itself.
 $figures""")
+
+_LEARNED = Template("""\
+## How it was learned
+
+$count classifiers were trained side by side, one for each task, with one adjuster. In a meta iteration each task says
+by its own batch and clean samples where the adjuster should go, and it moves by the mean. The noise of a task and its
+clean set are those of the seed. What it was before the training and along it is kept: on other data each snapshot
+serves from the time on at which it was taken.
+
+$table
+""")
 
 
 def release(
@@ -92,17 +84,19 @@ def release(
 
     Raises:
         ResultsError: the row's trainings are not among the runs.
+
+    An adjuster for one kind of data can come first, too, as long as there is none for any.
     """
     if not re.fullmatch(r"[0-9]+(\.[0-9]+)*", version):
         raise OptionError(f"version = {version!r} is none: give numbers with dots between, such as 1 or 1.1")
-    row = _row(pack, runs)
+    row = [] if _for_one_kind(pack) else _row(pack, runs)
     whole = _with_others(pack, others)
     name = f"{pack.loss}-{version}"
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{name}.safetensors"
     packs.write(path, replace(whole, name=name, version=version))
     written = [path]
-    drawn = [] if figures is None else _draw(row, name, figures)
+    drawn = [] if figures is None or not row else _draw(row, name, figures)
     card = _card(whole, row, runs, path, name, version, drawn)
     for target, text in ((out / f"{name}.md", card), (out / SUMS, _sums(out))):
         with replacing(target) as file:
@@ -111,9 +105,17 @@ def release(
     return [*written, *drawn]
 
 
+def _for_one_kind(pack: Pack) -> bool:
+    """Whether it is of those that say themselves how they were learned."""
+    return all(one.data is not None for one in pack.snapshots) and "section" in pack.about
+
+
 def _with_others(pack: Pack, others: Sequence[Pack]) -> Pack:
     """All in one, with what is said about them."""
-    snapshots, words, sections = list(pack.snapshots), [pack.trained_on], []
+    snapshots, words = list(pack.snapshots), [pack.trained_on]
+    sections = [str(pack.about["section"])] if "section" in pack.about else []
+    if _for_one_kind(pack):
+        words = [f"on data of kind {pack.snapshots[0].data}: {pack.trained_on}"]
     for other in others:
         kinds = {one.data for one in other.snapshots}
         if other.loss != pack.loss or None in kinds or len(kinds) > 1 or kinds & {one.data for one in snapshots}:
@@ -170,36 +172,51 @@ def _spread(run: Run) -> float:
 def _card(
     pack: Pack, row: Sequence[Run], runs: Sequence[Run], path: Path, name: str, version: str, drawn: Sequence[Path]
 ) -> str:
-    first, loss = row[0], get(pack.loss)
-    transferred = [row for row in comparison.rows(protocols.TRANSFER, runs, variants=True) if row["seeds"]]
+    loss = get(pack.loss)
+    everything = comparison.rows(protocols.TRANSFER, runs, variants=True)
+    transferred = [row for row in everything if row["seeds"]]
     own = [row for row in transferred if row["method"] == f"T-{loss.title}"]
+    missing = [_task(row) for row in everything if row["method"] == f"T-{loss.title}" and not row["seeds"]]
     taken = ", ".join(_taken(one) for one in pack.snapshots)
-    settings, where = first.settings, first.environment
+    kinds = [one.data for one in pack.snapshots]
+    facts = {
+        "version": version,
+        "file": f"`{name}.safetensors`, {path.stat().st_size:,} bytes",
+        "SHA-256": f"`{packs.sha256(path)}`",
+        "for": pack.data,
+        "sees": pack.input,
+        "snapshots": f"{len(pack.snapshots)}, at {taken} of the training",
+        "learned from": pack.trained_on,
+        **(_trained_with(row[0]) if row else {}),
+        "licence": "Apache-2.0, as narl",
+    }
+    first = [_LEARNED.substitute(count=len(row), table=_learned(row).markdown())] if row else []
     return _CARD.substitute(
         name=name,
         title=loss.title,
         hyperparameters=" and ".join(h.name for h in loss.hyperparameters),
-        version=version,
-        size=f"{path.stat().st_size:,}",
-        checksum=packs.sha256(path),
-        input=pack.input,
-        snapshots=f"{len(pack.snapshots)}, at {taken} of the training",
-        trained_on=pack.trained_on,
-        classifiers=f"{model_title(first.cell.model)}, {settings['epochs']} epochs, {settings['optimizer']}, learning "
-        f"rate {settings['learning_rate']:g}, batch {settings['batch_size']}",
-        clean=f"{settings['clean_samples']:,} a task",
-        seed=first.cell.seed,
-        options=", ".join(f"{key} = {value}" for key, value in settings["options"].items()),
-        narl=where.get("narl", __version__),
-        torch=where.get("torch", "?"),
-        device=where.get("device", "?"),
-        count=len(row),
-        learned=_learned(row).markdown(),
-        sections="".join(f"\n{section.strip()}\n" for section in pack.about.get("sections", [])),
+        data="" if None in kinds else f', data="{kinds[0]}"',
+        facts="\n".join(f"| {key} | {value} |" for key, value in facts.items()),
+        sections="\n".join(f"{section.strip()}\n" for section in [*first, *pack.about.get("sections", [])]),
         transferred=_beside(own, transferred).markdown() if own else "Not measured yet.",
+        missing="" if not missing else f"\nNot measured yet: {', '.join(missing)}.\n",
         failures=_failures(own, transferred),
         figures="".join(f"\n![Figure {one.stem[-1]} of it]({os.path.relpath(one, path.parent)})\n" for one in drawn),
     )
+
+
+def _trained_with(run: Run) -> dict[str, Any]:
+    """What the classifiers that it was learned with have in common."""
+    settings, where = run.settings, run.environment
+    return {
+        "classifiers": f"{model_title(run.cell.model)}, {settings['epochs']} epochs, {settings['optimizer']}, learning "
+        f"rate {settings['learning_rate']:g}, batch {settings['batch_size']}",
+        "clean samples": f"{settings['clean_samples']:,} a task",
+        "seed": run.cell.seed,
+        "options": ", ".join(f"{key} = {value}" for key, value in settings["options"].items()),
+        "made with": f"narl {where.get('narl', __version__)}, torch {where.get('torch', '?')}, "
+        f"{where.get('device', '?')}",
+    }
 
 
 def _taken(snapshot: Adjuster) -> str:

@@ -19,7 +19,7 @@ from narl.bench.protocol import BY_KIND, Protocol, import_modules
 from narl.bench.runs import Run
 from narl.bench.stopping import Asked, Latch, Located
 from narl.errors import OptionError, RunFolderError, UnknownNameError
-from narl.train import methods, session
+from narl.train import architectures, methods, session
 from narl.train.adjusters import digest_of, load_adjusters, without_clean
 from narl.train.courses import Course, driven, driven_as_one
 from narl.train.engine.stack import Stack
@@ -92,7 +92,7 @@ def reason_against(cell: Cell, protocol: Protocol, place: Place) -> str | None:
     if (missing := missing_package(cell.model)) is not None:
         return missing
     if cell.method.startswith("T-") and not _adjusters(cell, place):
-        return f"no learned adjuster of {cell.method[2:]} was named (--adjuster), and narl ships none"
+        return f"no learned adjuster of {cell.method[2:]} was named (--adjuster), and narl ships none for such data"
     return None
 
 
@@ -173,10 +173,11 @@ def difference(run: Run, protocol: Protocol) -> str | None:
 def _other_shipped(run: Run) -> str | None:
     """Whether a transferred cell was trained with another adjuster than the one that is shipped now; None: no."""
     loss = methods.get(run.cell.method).loss if run.cell.method.startswith("T-") else None
-    adjuster = None if loss is None else without_clean(loss)[1]
+    kind = run.settings.get("kind")
+    adjuster = None if loss is None else without_clean(loss, kind)[1]
     if adjuster is None:
         return None
-    before, now = run.settings.get("adjusters"), [digest_of([adjuster], run.settings.get("kind"))]
+    before, now = run.settings.get("adjusters"), [digest_of([adjuster], kind)]
     return None if before == now else f"its adjuster was {before}, the one that is shipped is {now} now"
 
 
@@ -202,7 +203,7 @@ def _adjusters(cell: Cell, place: Place) -> tuple[str, ...]:
     if not cell.method.startswith("T-") or loss is None:
         return ()
     named = tuple(path for path in place.adjusters if load_adjusters([path])[0].robust_loss.name == loss)
-    adjuster = without_clean(loss)[1]
+    adjuster = without_clean(loss, architectures.kind_of(cell.model))[1]
     return named or (() if adjuster is None else (adjuster,))
 
 

@@ -69,6 +69,17 @@ def fitting(kind: str) -> tuple[str, ...]:
     return _FITTING[kind]
 
 
+def kind_of(model: str) -> str | None:
+    """The kind of data that one of narl's models is for; None: several, or it is not one of narl's.
+
+    Example:
+        >>> kind_of("text_cnn"), kind_of("mlp")
+        ('text', None)
+    """
+    kinds = [kind for kind, names in _FITTING.items() if model in names]
+    return kinds[0] if len(kinds) == 1 else None
+
+
 def build(
     name: str | Callable[..., nn.Module] | None,
     *,
