@@ -511,7 +511,8 @@ def test_a_release_has_a_card_a_checksum_and_figures(tmp_path: Path, weights: Pa
         for method in ("CE", "GCE", "T-GCE")
     }
     shares = {"CE": 0.9, "GCE": 0.85, "T-GCE": 0.88}
-    there = [Run(cell, shares[method], 1.0, {}) for method, cell in transferred.items()]
+    made_with = {"adjusters": [pack.digest]}
+    there = [Run(cell, shares[method], 1.0, {}, settings=made_with) for method, cell in transferred.items()]
     written = releases.release(pack, "1", [*learned_with(cells), *there], weights, tmp_path / "figures")
     assert {path.name for path in written} == {
         "gce-1.safetensors", "gce-1.md", "SHA256SUMS", "gce-1-figure6.svg", "gce-1-figure7.svg",
@@ -563,6 +564,9 @@ def test_a_release_for_one_kind_of_data_alone(weights: Path) -> None:
     assert "## On tables\n\nLearned otherwise.\n" in listed.card
     assert "How it was learned" not in listed.card
     assert "$" not in listed.card
+    other = Pack((for_tables,), trained_on="others", about={"section": "## On tables\n\nLearned anew."})
+    releases.release(other, "1", [], weights, None)
+    assert "Learned anew." in narl.pretrained()[0].card, "a release that is made again takes the place of the first"
     assert adjusters.without_clean("gce", "table") == ("T-GCE", "narl:gce-1")
     assert adjusters.without_clean("gce", "image") == ("GCE", None)
 

@@ -95,14 +95,15 @@ def release(
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{name}.safetensors"
     packs.write(path, replace(whole, name=name, version=version))
-    written = [path]
+    _write(out / SUMS, _sums(out))  # first: the card compares results with what is shipped
     drawn = [] if figures is None or not row else _draw(row, name, figures)
-    card = _card(whole, row, runs, path, name, version, drawn)
-    for target, text in ((out / f"{name}.md", card), (out / SUMS, _sums(out))):
-        with replacing(target) as file:
-            file.write(text.encode())
-        written.append(target)
-    return [*written, *drawn]
+    _write(out / f"{name}.md", _card(whole, row, runs, path, name, version, drawn))
+    return [path, out / SUMS, out / f"{name}.md", *drawn]
+
+
+def _write(path: Path, text: str) -> None:
+    with replacing(path) as file:
+        file.write(text.encode())
 
 
 def _for_one_kind(pack: Pack) -> bool:

@@ -219,7 +219,7 @@ def _check_method(spec: methods.MethodSpec, settings: Settings) -> None:
     if spec.needs_adjuster and not settings.adjusters:
         raise OptionError(
             f"{spec.name} uses a learned adjuster and narl ships none of its loss for such data: name one, or the run "
-            "that learned it, with --adjuster"
+            f"that learned it, with --adjuster, or have the loss fixed with --method {spec.name[2:].rstrip('+')}"
         )
     if settings.adjusters and not spec.needs_adjuster:
         raise OptionError(f"--adjuster is for T-* methods, not for {spec.name}: use --method T-GCE, or leave it out")

@@ -93,12 +93,14 @@ def check_options(given: Mapping[str, Any] | None, candidates: Sequence[str]) ->
     Example:
         >>> check_options({"qq": 0.5}, ["GCE"])
         Traceback (most recent call last):
-        narl.errors.OptionError: no option 'qq': did you mean 'q'? Known: q
+        narl.errors.OptionError: GCE has no option 'qq': did you mean 'q'? Known: q
     """
     known = {option for method in candidates for option in methods.get(method).options}
     for name in given or {}:
         if name not in known:
-            raise OptionError(f"no option {name!r}: {nearest(name, known) if known else 'the method has none'}")
+            way = nearest(name, known) if known else "it has none"
+            have = "has" if len(candidates) == 1 else "have"
+            raise OptionError(f"{' and '.join(candidates)} {have} no option {name!r}: {way}")
 
 
 def reporter(method: str, epochs: int) -> Callable[[Mapping[str, Any]], None]:

@@ -48,8 +48,8 @@ class NoiseAwareClassifier(ClassifierMixin, BaseEstimator):
             clean samples a second network is trained, with an adjuster that learns on them, and the better one on the
             clean samples is kept. ``partial_fit`` without clean samples has the loss fixed: what is shipped was learned
             from trainings that have an end.
-        options: of the method, as ``narl train --option``: ``{"q": 0.5}`` for a fixed GCE, ``{"adjuster_lr": 0.003}``
-            for an adjusted one; each method takes those that it has.
+        options: of the method, as ``narl train --option``: ``{"q": 0.5}`` with ``loss="gce", adjuster=None``,
+            ``{"adjuster_lr": 0.003}`` where an adjuster is learned; each method takes those that it has.
         model: None: a perceptron, or for images a small convolutional network; a name, as ``narl train --model``; an
             ``nn.Module``, which is copied; or a function that makes one, called with those of ``num_classes``,
             ``in_features``, ``in_channels``, ``image_size``, … that it takes. It must give raw scores, without a
