@@ -3,7 +3,7 @@
     python benchmarks/classifiers.py run [--letter letter.npz] [--seeds 5]
         # runs what is missing in results/classifiers.jsonl; needs cleanlab; without --letter it is fetched from OpenML
     python benchmarks/classifiers.py again --only "narl, with the checked samples" [--letter letter.npz]
-        # runs one classifier's lines anew, without cleanlab: after a change of narl's defaults
+        # runs one classifier's lines anew, or for the first time, without cleanlab: after a change of narl
     python benchmarks/classifiers.py speed
         # measures a fit against a bare loop with the same network, to results/classifiers-speed.json
     python benchmarks/classifiers.py page
@@ -57,14 +57,16 @@ def again(only: str, letter: str) -> None:
     """Run one classifier's lines anew. Seconds stay: they compare lines that were taken at the same time."""
     example, found = _example(), results()
     about = {**environment(), "scikit-learn": version("scikit-learn")}
-    for place, row in enumerate(found):
-        if row["classifier"] != only:
-            continue
-        data = letter if row["data"] == "letter" else row["data"]
-        (fresh,) = example.compare(data, row["rate"], row["seed"], ROWS[row["data"]], only)
-        found[place] = {**row, "accuracy": fresh["accuracy"], "environment": about}
+    known = {(row["data"], row["rate"], row["seed"]): row for row in found if row["classifier"] == only}
+    for data, rate, seed in dict.fromkeys((row["data"], row["rate"], row["seed"]) for row in found):
+        (fresh,) = example.compare(letter if data == "letter" else data, rate, seed, ROWS[data], only)
+        row = known.get((data, rate, seed))
+        if row is None:
+            found.append({"data": data, "rate": rate, "seed": seed, **fresh, "environment": about})
+        else:
+            row |= {"accuracy": fresh["accuracy"], "environment": about}
         RESULTS.write_text("".join(json.dumps(line) + "\n" for line in found))
-        print(f"{row['data']}, {row['rate']:.0%}, seed {row['seed']}: {fresh['accuracy']:.3f}", flush=True)
+        print(f"{data}, {rate:.0%}, seed {seed}: {fresh['accuracy']:.3f}", flush=True)
 
 
 def run(seeds: int, letter: str) -> None:

@@ -63,6 +63,7 @@ def classifiers(seed: int, num_classes: int) -> dict[str, Callable[[], Any]]:
         found["CleanLearning, logistic regression"] = lambda: CleanLearning(linear(), seed=seed)
         found["CleanLearning, network"] = lambda: CleanLearning(network(loss="ce"), seed=seed)
     found["narl, fixed loss"] = lambda: network(adjuster=None)
+    found["narl, shipped adjuster"] = network
     found["narl, with the checked samples"] = network
     return found
 

@@ -73,6 +73,15 @@ def test_drop_in_loss() -> None:
         assert torch.equal(noise.loss(module, x, y), F.cross_entropy(module(x), y))
 
 
+@pytest.mark.parametrize("data", [None, "table"])
+def test_what_is_shipped(data: str | None) -> None:
+    noise = noise_of(clean=None, adjuster="sl", data=data)
+    assert noise.criterion is not None
+    assert noise.criterion.at(0.0).data == data
+    trainer = fitted(Module(), noise)
+    assert 0 < trainer.logged_metrics["gamma1"] <= 1
+
+
 def test_half_precision() -> None:
     noise, module = noise_of(every=2), Module()
     fitted(module, noise, precision="bf16-mixed")

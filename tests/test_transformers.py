@@ -217,6 +217,13 @@ def test_drop_in_loss_of_a_plain_trainer(tmp_path: Path) -> None:
     assert own.evaluate()["eval_loss"] == pytest.approx(float(expected), abs=1e-6)
 
 
+def test_what_is_shipped_for_texts(tmp_path: Path) -> None:
+    trainer = NoiseAwareTrainer(bert(), arguments(tmp_path), train_dataset=NOISY, adjuster="sl", data="text")
+    trainer.train()
+    assert trainer.adjuster.data == "text"
+    assert all(0 < value <= 1 for value in logged(trainer, "gamma1"))
+
+
 def test_drop_in_loss_accumulated_and_resumed(tmp_path: Path) -> None:
     learned()[1].save(file := tmp_path / "gce.safetensors")
     changes: dict[str, Any] = {"save_strategy": "steps", "save_steps": 2}

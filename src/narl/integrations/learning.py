@@ -175,7 +175,8 @@ def loaded(given: Given) -> list[Adjuster]:
     if given is None:
         raise OptionError(
             "there are neither clean samples to learn the loss from nor an adjuster that was learned before: give one "
-            "of the two; some ten samples a class whose labels were checked are a good beginning"
+            "of the two; some ten samples a class whose labels were checked are a good beginning, and adjuster='sl' is "
+            "one that narl ships"
         )
     if isinstance(given, Adjuster):
         return [given]
@@ -186,9 +187,9 @@ def loaded(given: Given) -> list[Adjuster]:
     return load_adjusters([fspath(one) for one in given if isinstance(one, (str, PathLike))])
 
 
-def criterion_of(given: Given, class_counts: Tensor, margin: str) -> AdjustedLoss:
+def criterion_of(given: Given, class_counts: Tensor, margin: str, data: str | None) -> AdjustedLoss:
     """The drop-in loss of adjusters that were learned before; one value a sample."""
-    return AdjustedLoss(loaded(given), class_counts, reduction="none", margin=margin)
+    return AdjustedLoss(loaded(given), class_counts, reduction="none", margin=margin, data=data)
 
 
 def means(margins: Tensor | None, hyperparameters: Mapping[str, Tensor]) -> dict[str, float]:

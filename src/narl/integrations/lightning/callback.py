@@ -49,6 +49,8 @@ class NoiseAwareCallback(Callback):
         tangent: see :class:`narl.MetaStep`.
         clip: the norm that gradients are clipped to; None: the trainer's ``gradient_clip_val``.
         seed: of the adjuster's first weights and of the clean batches.
+        data: of adjusters for several kinds of data, as shipped ones are, which to use: ``"image"``, ``"table"`` or
+            ``"text"``; None: what is for any data.
 
     Example:
         >>> import lightning.pytorch as pl
@@ -87,6 +89,7 @@ class NoiseAwareCallback(Callback):
         tangent: str = "auto",
         clip: float | None = None,
         seed: int = 0,
+        data: str | None = None,
     ) -> None:
         counts = torch.as_tensor(checked_counts(class_counts))
         self.clip = clip
@@ -97,7 +100,7 @@ class NoiseAwareCallback(Callback):
         self._trainer: Trainer | None = None
         self._done = -1
         if clean is None:
-            self.criterion = criterion_of(adjuster, counts, margin)
+            self.criterion = criterion_of(adjuster, counts, margin, data)
             return
         samples = _as_data_set(clean)
         refuse_missing(counts_of(samples, len(counts), "clean"), counts)

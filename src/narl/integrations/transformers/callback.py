@@ -27,6 +27,9 @@ class AdjustedLossCallback(TrainerCallback):
         adjuster: an adjuster or its snapshots; their files, a run's folder, or what
             :meth:`narl.AdjustedLoss.pretrained` takes.
         class_counts: number of training samples of every class by the given labels, ``(c,)``.
+        margin: ``"latest"``; or ``"running"``, averages over the epochs, for which batches name their ``ids``.
+        data: of adjusters for several kinds of data, as shipped ones are, which to use: ``"image"``, ``"table"`` or
+            ``"text"``; None: what is for any data.
 
     Example:
         >>> import narl, torch
@@ -38,9 +41,11 @@ class AdjustedLossCallback(TrainerCallback):
         tensor(0.9310, grad_fn=<MeanBackward0>)
     """
 
-    def __init__(self, adjuster: Given, class_counts: Counts, *, margin: str = "latest") -> None:
+    def __init__(
+        self, adjuster: Given, class_counts: Counts, *, margin: str = "latest", data: str | None = None
+    ) -> None:
         counts = torch.as_tensor(class_counts)
-        self.criterion = criterion_of(adjuster, counts, margin)
+        self.criterion = criterion_of(adjuster, counts, margin, data)
         self.progress = 0.0
         self.ids: Tensor | None = None
         self._used = False

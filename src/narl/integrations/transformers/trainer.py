@@ -60,6 +60,8 @@ class NoiseAwareTrainer(Trainer):
             ``ids`` with each sample's position.
         virtual: see :class:`narl.MetaStep`.
         tangent: see :class:`narl.MetaStep`.
+        data: of adjusters for several kinds of data, as shipped ones are, which to use: ``"image"``, ``"table"`` or
+            ``"text"``; None: what is for any data.
         others: all other arguments of ``Trainer``, by name.
 
     Example:
@@ -98,6 +100,7 @@ class NoiseAwareTrainer(Trainer):
         margin: str = "latest",
         virtual: str = "optimizer",
         tangent: str = "auto",
+        data: str | None = None,
         **others: Any,
     ) -> None:
         refuse_arguments(args, others)
@@ -122,7 +125,7 @@ class NoiseAwareTrainer(Trainer):
         self.report: StepReport | None = None
         if clean_dataset is None:
             self._drop_in: AdjustedLossCallback | None = AdjustedLossCallback(
-                adjuster, self._class_counts, margin=margin
+                adjuster, self._class_counts, margin=margin, data=data
             )
             self.compute_loss_func: Any = self._drop_in
             self.add_callback(self._drop_in)
