@@ -330,7 +330,7 @@ def test_relative_paths_hold_from_elsewhere(
 
 
 def test_transfer_needs_what_was_learned(data: Path, tmp_path: Path) -> None:
-    assert "--from" in refused("transfer", data, "--out", tmp_path / "run")
+    assert "--from" in refused("transfer", data, "--loss", "mae", "--out", tmp_path / "run")
     assert "holds no adjuster" in refused("transfer", data, "--from", data.parent, "--out", tmp_path / "run")
     assert "none.safetensors" in refused(
         "transfer", data, "--from", tmp_path / "none.safetensors", "--out", tmp_path / "run"

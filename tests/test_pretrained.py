@@ -326,7 +326,7 @@ def test_nothing_is_shipped(weights: Path) -> None:
     assert "ships no adjusters yet" in repr(narl.pretrained())
     with pytest.raises(UnknownNameError, match="no shipped adjuster is called 'gce': none is shipped yet"):
         AdjustedLoss.pretrained("gce", [5, 5])
-    assert defaults.method_of(Settings(data="x.csv")) == "GCE"
+    assert defaults.method_of(Settings(data="x.csv")) == "SL"
     assert adjusters.without_clean("js") == ("JS", None)
 
 
@@ -345,9 +345,13 @@ def test_what_is_shipped_is_listed_and_used(weights: Path) -> None:
     for name in ("gce", "GCE", "gce-9", "narl:gce-1"):
         assert q_at(AdjustedLoss.pretrained(name, [5, 5, 5]), 0.5) == 0.2
     assert pretrained.shipped("gce") == "narl:gce-10"
-    assert defaults.method_of(Settings(data="x.csv")) == "T-GCE"
+    assert adjusters.without_clean("gce") == ("T-GCE", "narl:gce-10")
+    assert defaults.method_of(Settings(data="x.csv")) == "SL", "of which none is shipped here"
+    ship(weights, "sl-1", [Adjuster("sl", [5, 5])])
+    assert defaults.method_of(Settings(data="x.csv")) == "T-SL"
     assert defaults.method_of(Settings(data="x.csv", clean="100")) == "A-GCE"
-    assert defaults.adjusters_of(Settings(data="x.csv")) == ("narl:gce-10",)
+    assert defaults.adjusters_of(Settings(data="x.csv")) == ("narl:sl-1",)
+    assert defaults.adjusters_of(Settings(data="x.csv", method="T-GCE")) == ("narl:gce-10",)
     assert defaults.adjusters_of(Settings(data="x.csv", method="T-JS")) == ()
     with pytest.raises(UnknownNameError, match="did you mean 'gce"):
         AdjustedLoss.pretrained("gcf", [5, 5])

@@ -342,7 +342,6 @@ def test_tensorboard_is_written(rings: Path, tmp_path: Path) -> None:
     ("changes", "words"),
     [
         ({"method": "A-GCE", "clean": "none", "heldout": None}, "give them with --clean"),
-        ({"method": "T-GCE", "clean": "none", "heldout": None}, "--adjuster"),
         ({"method": "CE", "clean": "none", "heldout": None, "patience": 3}, "--patience needs clean"),
         ({"heldout": 0.0, "patience": 3}, "--patience needs clean"),
         ({"clean": "none", "method": "Forward"}, "--heldout is a share"),

@@ -26,7 +26,7 @@ def transfer(
     ] = [],  # noqa: B006  typer copies it
     loss: Annotated[
         str, typer.Option(help="Whose shipped adjuster serves, where none is named: gce, sl, polysoft or js.")
-    ] = "gce",
+    ] = "sl",
     option: Annotated[
         list[str],
         typer.Option(

@@ -15,8 +15,7 @@ from narl.errors import OptionError
 _KEPT = "source-adjusters.safetensors"
 _KEPT_BEFORE = "source-adjuster-{}.safetensors"  # of narl before it kept all in one file
 _OF_RUN = "adjuster-{}.safetensors"
-_USUAL = "gce"
-_CHOSEN: dict[str | None, str] = {"table": "sl", "text": "sl"}
+_USUAL = "sl"  # its adjusters did best on the tables and images that were drawn to choose on
 
 
 def load_adjusters(paths: Sequence[str]) -> list[Adjuster]:
@@ -88,7 +87,7 @@ def without_clean(loss: str | None = None, kind: str | None = None) -> tuple[str
     The one place where this is decided.
 
     Args:
-        loss: name of the loss; None: the one whose adjuster did best on such data of the development sets.
+        loss: name of the loss; None: SL.
         kind: of the data, ``"image"``, ``"table"`` or ``"text"``; None: not known yet.
 
     Returns:
@@ -99,7 +98,7 @@ def without_clean(loss: str | None = None, kind: str | None = None) -> tuple[str
         >>> without_clean("mae")
         ('MAE', None)
     """
-    robust = losses.get(_CHOSEN.get(kind, _USUAL) if loss is None else loss)
+    robust = losses.get(_USUAL if loss is None else loss)
     adjuster = shipped(robust.name)
     if adjuster is None or (kind is not None and not _serves(adjuster, kind)):
         return robust.title, None

@@ -55,8 +55,8 @@ def method_of(settings: Settings, kind: str | None = None) -> str:
         kind: of the data; None: not known yet.
 
     Example:
-        >>> method_of(Settings(data="x.csv", clean="100")), method_of(Settings(data="x.csv"))[-3:]
-        ('A-GCE', 'GCE')
+        >>> method_of(Settings(data="x.csv", clean="100")), method_of(Settings(data="x.csv"))
+        ('A-GCE', 'T-SL')
     """
     if settings.method is not None:
         return settings.method

@@ -39,8 +39,7 @@ class NoiseAwareClassifier(ClassifierMixin, BaseEstimator):
 
     Args:
         loss: the robust loss: ``"gce"``, ``"sl"``, ``"polysoft"``, ``"js"``, or ``"ce"`` and ``"mae"``, which have
-            nothing to adjust. ``"auto"``: where an adjuster is learned, or nothing is adjusted, GCE; with a shipped
-            one, SL for tables and sparse X, GCE for images.
+            nothing to adjust. ``"auto"``: SL with a shipped adjuster; GCE where one is learned or nothing is adjusted.
         adjuster: what sets the loss's hyperparameters. ``"learned"``: one that learns on the clean samples. None:
             nothing, they are fixed; clean samples then choose the epoch. One that was learned before: a
             :class:`narl.Adjuster`, a list of its snapshots, a file, the folder of a run, the name of a shipped one.
