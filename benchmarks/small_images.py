@@ -330,15 +330,15 @@ def run(
 
 def tables() -> list[Table]:
     """Accuracies by task, and means."""
-    by_name: dict[str, dict[str, list[float]]] = {}
-    for row in results():
+    by_name: dict[str, dict[str, dict[int, float]]] = {}
+    for row in results():  # of a file that was made again, and of what two processes have trained, the newest counts
         task = Task(**row["task"])
-        by_name.setdefault(row["name"], {}).setdefault(task.name, []).append(100 * row["last5"])
+        by_name.setdefault(row["name"], {}).setdefault(task.name, {})[task.seed] = 100 * row["last5"]
     columns = [task.name for task in TASKS]
     lines = []
     for name in sorted(by_name, key=_place):
         found = by_name[name]
-        cells = [f"{np.mean(found[column]):.1f}" if column in found else "–" for column in columns]
+        cells = [f"{np.mean(list(found[column].values())):.1f}" if column in found else "–" for column in columns]
         lines.append((_in_words(name), *cells))
     note = (
         f"Test accuracy, %, mean of the last five epochs. Networks of seven convolutions, {TASKS[0].rows} images of "

@@ -42,12 +42,13 @@ NOISE = (
 SECTION = """\
 ## On tables
 
-There another adjuster serves, which was learned from whole trainings: {candidates} candidates in each of {generations}
+An adjuster of its own serves there, learned from whole trainings: {candidates} candidates in each of {generations}
 generations were used on the same {tables} freshly drawn tables, each from the first step to the last, and the next
-generation was drawn around the best of them. It has one family, sees the number of classes, and begins with
-hyperparameters that depend on nothing else.
+generation was drawn around the best of them. It has one family, sees the number of classes, of which there were 2 to
+40, and begins with hyperparameters that depend on nothing else.
 
-`narl train` takes it on tables by itself, and `narl.AdjustedLoss.pretrained(…, data="table")` asks for it.
+`narl train --loss {loss}` takes it on tables by itself, and `narl.AdjustedLoss.pretrained("{loss}", …, data="table")`
+asks for it.
 
 {table}
 """
@@ -134,7 +135,7 @@ def write(loss: str, out: Path, kind: str = "table") -> Path:
     table = _table("Each generation on tables of its own", whole_trainings.lines_of(loss, done))
     section = SECTION if kind == "table" else ELSEWHERE
     section = section.format(
-        kind=kind, candidates=CANDIDATES, generations=len(done), tables=TABLES, table=table.markdown()
+        kind=kind, loss=loss, candidates=CANDIDATES, generations=len(done), tables=TABLES, table=table.markdown()
     )
     path = out / f"{loss}-{kind}s.safetensors"
     packs.write(path, Pack(snapshots, trained_on=words, about={"section": section}))

@@ -103,7 +103,6 @@ class Search:
         begin: where it begins: mean, standard deviation, lowest and highest value of each number.
         candidates: how many are drawn for a generation.
         elite: how many of them the distribution moves to.
-        against_both: whether a candidate has to be ahead of cross entropy and of the fixed loss, or of the latter.
     """
 
     loss: str
@@ -111,7 +110,6 @@ class Search:
     begin: Mapping[str, tuple[float, float, float, float]]
     candidates: int
     elite: int
-    against_both: bool = False
 
     def results(self) -> list[dict[str, Any]]:
         """The generations so far."""
@@ -156,10 +154,9 @@ class Search:
             print(f"{self.loss}, generation {generation}: {json.dumps(of_mean)}", flush=True)
 
     def _points(self, tasks: Sequence[dict[str, Any]]) -> NDArray[Any]:
-        """By how many points each candidate is ahead on each task."""
+        """By how many points each candidate is ahead of the fixed loss on each task."""
         last5: NDArray[Any] = 100 * np.array([row["last5"] for row in tasks])
-        other = last5[:, :2].max(axis=1, keepdims=True) if self.against_both else last5[:, 1:2]
-        found: NDArray[Any] = last5[:, 2:] - other
+        found: NDArray[Any] = last5[:, 2:] - last5[:, 1:2]
         return found
 
     def _summary(self, tasks: Sequence[dict[str, Any]]) -> dict[str, float | None]:
@@ -167,7 +164,7 @@ class Search:
         noisy = np.array([row["noise"] != "clean" for row in tasks])
         last5 = 100 * np.array([row["last5"] for row in tasks])
         ahead, over_ce = last5[:, -1] - last5[:, 1], last5[:, -1] - last5[:, 0]
-        found = {
+        return {
             "over_fixed": round(float(ahead[noisy].mean()), 2),
             "ahead_of_fixed": round(float((ahead[noisy] > 0).mean()), 2),
             "over_ce": round(float(over_ce[noisy].mean()), 2),
@@ -175,9 +172,6 @@ class Search:
             "clean_over_ce": None if noisy.all() else round(float(over_ce[~noisy].mean()), 2),
             "clean_tables": int((~noisy).sum()),
         }
-        if self.against_both:
-            found["ahead_of_ce"] = round(float((over_ce[noisy] > 0).mean()), 2)
-        return found
 
 
 def results(path: Path, loss: str) -> list[dict[str, Any]]:

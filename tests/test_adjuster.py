@@ -598,6 +598,16 @@ def test_a_lifted_adjuster_is_the_same_on_its_own_classes_and_moves_with_their_n
         assert_close(found, shifted[name][:, 0])
 
 
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_lifted_adjuster_is_of_the_same_type(frozen: bool) -> None:
+    adjuster = Adjuster("gce", [5, 5]).double().requires_grad_(not frozen)
+    lifted = adjuster.lifted()
+    assert {weight.dtype for weight in lifted.parameters()} == {torch.float64}
+    assert {weight.requires_grad for weight in lifted.parameters()} == {not frozen}
+    logits, targets = torch.randn(3, 2, dtype=torch.float64), torch.tensor([0, 1, 1])
+    assert_close(lifted(logits, targets)["q"], adjuster(logits, targets)["q"])
+
+
 @pytest.mark.parametrize("seen", ["rank", "scaled+progress", "margin+classes"])
 def test_what_is_no_margin_is_not_lifted(seen: str) -> None:
     with pytest.raises(OptionError, match="cannot be lifted"):

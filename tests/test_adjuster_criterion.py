@@ -542,6 +542,8 @@ def test_data_that_nobody_knows() -> None:
     adjusters = [taught(), taught()]
     adjusters[0].data, adjusters[1].data = "table", "text"
     with pytest.raises(OptionError, match="for data of kind table or text: say which it is"):
+        AdjustedLoss(adjusters, NEW)
+    with pytest.raises(OptionError, match="for data of kind table or text: for images give one for any data"):
         AdjustedLoss(adjusters, NEW, data="image")
 
 

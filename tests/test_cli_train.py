@@ -329,6 +329,15 @@ def test_relative_paths_hold_from_elsewhere(
     assert result(tmp_path / "run") == result(reference)
 
 
+def test_an_option_of_the_fixed_loss_says_so(data: Path, tmp_path: Path) -> None:
+    for words in ((), ("--loss", "gce")):
+        said = refused("train", data, "--option", "q=0.5", *words, "--out", tmp_path / "run")
+        assert "has no option 'q': it is one of the fixed GCE: add --method GCE" in said
+    said = refused("train", data, "--option", "marginn=latest", "--out", tmp_path / "run")
+    assert "did you mean 'margin'" in said
+    assert "adjusters" not in said
+
+
 def test_transfer_needs_what_was_learned(data: Path, tmp_path: Path) -> None:
     assert "--from" in refused("transfer", data, "--loss", "mae", "--out", tmp_path / "run")
     assert "holds no adjuster" in refused("transfer", data, "--from", data.parent, "--out", tmp_path / "run")

@@ -82,6 +82,16 @@ def test_what_is_shipped(data: str | None) -> None:
     assert 0 < trainer.logged_metrics["gamma1"] <= 1
 
 
+def test_learning_begins_with_what_is_shipped_for_the_data() -> None:
+    assert noise_of(adjuster="polysoft", data="table").adjuster.robust_loss.name == "polysoft"
+    assert noise_of(adjuster="sl", data="table").adjuster.num_families == 1
+    assert noise_of(adjuster="sl").adjuster.num_families == 3
+    with pytest.raises(errors.OptionError, match="data = 'tables' is no kind of data"):
+        noise_of(adjuster="sl", data="tables")
+    with pytest.raises(errors.OptionError, match="none is given: leave it out"):
+        noise_of(data="table")
+
+
 def test_half_precision() -> None:
     noise, module = noise_of(every=2), Module()
     fitted(module, noise, precision="bf16-mixed")

@@ -133,7 +133,6 @@ def test_the_page_says_what_was_seen_of_every_extra() -> None:
 
 @pytest.mark.slow
 def test_the_wheel_installs_and_the_demonstration_runs(tmp_path: Path) -> None:
-    pytest.importorskip("build", reason="make dist installs it")
     _, wheel = dist.build(ROOT, tmp_path / "dist")
     (seen,) = script("install_check").check(wheel, [], tmp_path)
     assert "matplotlib is not installed" in seen.demo

@@ -586,6 +586,27 @@ def test_methods_take_what_is_for_their_data(name: str) -> None:
         assert float(serving.curves(torch.zeros(1))["q"][0, 0]) == pytest.approx(q)
 
 
+@pytest.mark.parametrize("change", ["sizes", "spans", "hidden", "nothing"])
+def test_each_snapshot_gives_what_it_is_whatever_it_differs_in(change: str) -> None:
+    """Weights are taken over in place where that is all that differs; else the snapshot itself serves."""
+    first, second = snapshot(0.0, 0.2), snapshot(0.5, 0.6, **({"hidden": 7} if change == "hidden" else {}))
+    with torch.no_grad():
+        second.heads.bias.add_(torch.arange(3.0))
+    if change == "sizes":
+        second.sizes = (0.5, 1.0, 2.0)
+    if change == "spans":
+        second.spans = {"q": (0.1, 0.7)}
+    setting = replace(setting_of("T-GCE"), kind="image")
+    method: Any = methods.build("T-GCE", setting, adjusters=[first, second])
+    method.steps = setting.total_steps - 1
+    method.before_step()
+    expected = copy.deepcopy(second).refit(setting.class_counts)
+    classes = len(setting.class_counts)
+    logits, labels = torch.randn(6, classes), torch.arange(6) % classes
+    assert_close(method.current(logits, labels)["q"], expected(logits, labels)["q"].detach())
+    assert method.phase == (0 if change == "nothing" else 1)
+
+
 def test_what_is_learned_on_from_an_adjuster_for_tables_is_for_any_data() -> None:
     for_tables = snapshot(0.0, 0.9)
     for_tables.data = "table"

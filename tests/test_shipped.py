@@ -66,20 +66,33 @@ def test_they_are_those_of_the_results() -> None:
         assert own in {pack.digest for pack in known}, (loss, kind)
 
 
+# Which way each hyperparameter goes from learning to resisting.
+RESISTS = {"q": 1, "pi1": 1, "gamma1": -1, "lam": -1}
+
+
 @pytest.mark.parametrize(("loss", "kind"), BY_KIND)
-@pytest.mark.parametrize("classes", [2, 10, 200])
-def test_they_doubt_low_margins_and_trust_high_ones(loss: str, kind: str, classes: int) -> None:
-    """At the end of a training, where all classes have one size."""
+@pytest.mark.parametrize("classes", [2, 10, 40])
+def test_they_have_learned_to_doubt_low_margins(loss: str, kind: str, classes: int) -> None:
+    """At the end of a training, where all classes have one size: the loss resists more the lower the margin is."""
+    if kind == "image" and classes == 40:  # those for tables and texts have seen 40 at most
+        classes = 400
     criterion = AdjustedLoss.pretrained(loss, [50] * classes, data=kind)
     logits = torch.zeros(2, classes)
-    logits[:, 0] = 12.0
+    logits[:, 0] = 15.0
     values = criterion(logits.requires_grad_(), torch.tensor([0, 1]), progress=1.0)
     (slopes,) = torch.autograd.grad(values, logits)
     assert slopes.isfinite().all()
     seen = criterion.last
     assert seen is not None
     assert seen.suspicion[1] > 0.5 > seen.suspicion[0]
-    for name, (low, high) in criterion.at(1.0).spans.items():
+    moved = {
+        name: RESISTS[name] * float(given[1] - given[0])
+        for name, given in seen.hyperparameters.items()
+        if name in RESISTS
+    }
+    spans = criterion.at(1.0).spans
+    assert all(move > 0.15 * (spans[name][1] - spans[name][0]) for name, move in moved.items()), moved
+    for name, (low, high) in spans.items():
         assert ((seen.hyperparameters[name] >= low) & (seen.hyperparameters[name] <= high)).all()
 
 

@@ -358,6 +358,7 @@ class TestMistakes:
             ({"model": 7}, "model is a int"),
             ({"model": "convnet", "hidden_layer_sizes": None}, "model for images"),
             ({"options": {"Q": 1}}, "no option 'Q'"),
+            ({"options": {"q": 0.5}}, "one of the fixed GCE, which loss='gce', adjuster=None asks for"),
             ({"device": "toaster"}, "cannot be used here"),
         ],
     )

@@ -24,7 +24,7 @@ from narl.losses import RobustLoss
 
 KIND = "adjuster"
 PACK = "adjusters"
-FORMAT = 2  # 1: an adjuster that sees the margin itself
+FORMAT = 3  # 1: an adjuster that sees the margin itself; 2: one that sees something else; 3: its heads have sizes
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,8 @@ class Header:
 
 def write(path: str | PathLike[str], header: Header, tensors: Mapping[str, Tensor]) -> None:
     """Write the file whole or not at all: a reader sees the old one or the new one."""
-    needed = 1 if header.input == "margin" else FORMAT  # what older versions can read stays readable
+    plain = 1 if header.input == "margin" else 2  # what older versions can read stays readable
+    needed = plain if header.sizes is None else FORMAT
     write_tensors(path, {"kind": KIND, "format": needed, "version": __version__, **header.to_json()}, tensors)
 
 

@@ -191,7 +191,8 @@ class Adjuster(nn.Module):
         made.input = f"{self.input}+classes"
         made._besides = (*self._besides, "classes")
         slopes = self.hidden.weight[:, :1]
-        made.hidden = _uninitialised(1 + len(made._besides), len(slopes)).to(slopes.device)
+        made.hidden = _uninitialised(1 + len(made._besides), len(slopes)).to(slopes)
+        made.hidden.requires_grad_(slopes.requires_grad)
         made.hidden.weight.copy_(torch.cat([self.hidden.weight, slopes], dim=1))
         made.hidden.bias.copy_(self.hidden.bias - slopes[:, 0] * self.scale)
         return made

@@ -18,7 +18,7 @@ from narl.adjuster import files
 from narl.adjuster.network import Adjuster
 from narl.errors import AdjusterFileError
 
-FORMAT = 1
+FORMAT = 2  # 1: of adjusters whose heads have no sizes
 _MOST = 1000  # snapshots; a file from elsewhere can promise anything
 
 
@@ -72,12 +72,12 @@ class Pack:
             >>> for_any, for_tables = Adjuster("gce", [5, 5]), Adjuster("gce", [5, 5])
             >>> for_tables.data = "table"
             >>> Pack((for_any,)).data, Pack((for_tables,)).data, Pack((for_any, for_tables)).data
-            ('any data', 'table', 'any data; of its own: table')
+            ('any data', 'table', 'any data; special ones for table')
         """
         kinds = sorted({one.data for one in self.snapshots if one.data is not None})
         if all(one.data is not None for one in self.snapshots):
             return ", ".join(kinds)
-        return "any data" + (f"; of its own: {', '.join(kinds)}" if kinds else "")
+        return "any data" + (f"; special ones for {', '.join(kinds)}" if kinds else "")
 
     @property
     def digest(self) -> str:
@@ -103,7 +103,7 @@ def write(path: str | PathLike[str], pack: Pack) -> None:
     """Write a pack as safetensors, whole or not at all."""
     about = {
         "kind": files.PACK,
-        "format": FORMAT,
+        "format": 1 if all(snapshot.sizes is None for snapshot in pack.snapshots) else FORMAT,
         "version": __version__,
         "name": pack.name,
         "release": pack.version,

@@ -31,9 +31,10 @@ def meant_for(given: Sequence[Adjuster], data: str | None) -> list[Adjuster]:
             return found
     kinds = sorted({str(adjuster.data) for adjuster in given})
     if len(kinds) > 1:
-        raise OptionError(
-            f"these adjusters are for data of kind {' or '.join(kinds)}: say which it is (data=), or give one for any"
-        )
+        way = "say which it is (data=), or give one for any"
+        if data is not None:
+            way = f"for {data}s give one for any data (narl.pretrained() lists what is shipped), or have the loss fixed"
+        raise OptionError(f"these adjusters are for data of kind {' or '.join(kinds)}: {way}")
     return list(given)
 
 

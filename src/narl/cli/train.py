@@ -320,6 +320,10 @@ def read_options(method: str, pairs: list[str], **flags: Any) -> dict[str, Any]:
         if name in options:
             raise OptionError(f"the method's option {name} is given twice: keep one")
         if name not in known:
-            raise OptionError(f"{method} has no option {name!r}: {nearest(name, known) if known else 'it has none'}")
+            fixed = methods.fixed_with(name)
+            way = nearest(name, known.keys() - {"adjusters"}) if known else "it has none"
+            if fixed is not None and not method.startswith(fixed):
+                way = f"it is one of the fixed {fixed}: add --method {fixed}"
+            raise OptionError(f"{method} has no option {name!r}: {way}")
         options[name] = known[name].read(name, value)
     return options

@@ -203,7 +203,7 @@ def means(margins: Tensor | None, hyperparameters: Mapping[str, Tensor]) -> dict
     return found | {name: float(values.mean()) for name, values in hyperparameters.items()}
 
 
-def start(loss: str, class_counts: Tensor, given: Given, margin: str, seed: int) -> Adjuster:
+def start(loss: str, class_counts: Tensor, given: Given, margin: str, seed: int, data: str | None = None) -> Adjuster:
     """The adjuster that is to be learned: a new one, or one that was learned before, fitted to this data.
 
     Args:
@@ -212,10 +212,13 @@ def start(loss: str, class_counts: Tensor, given: Given, margin: str, seed: int)
         given: None: a new one.
         margin: ``"latest"`` or ``"running"``.
         seed: of a new one's weights.
+        data: of adjusters for several kinds of data, which to use; None: what is for any data.
     """
     if given is None:
+        if data is not None:
+            raise OptionError(f"data = {data!r} says which adjuster to use, and none is given: leave it out")
         return Adjuster(loss, class_counts, margin=margin, generator=torch.Generator().manual_seed(seed))
-    found = meant_for(loaded(given), None)
-    last = AdjustedLoss(found[-1], class_counts, margin=margin).at(0.0)
+    found = meant_for(loaded(given), data)
+    last = AdjustedLoss(found[-1], class_counts, margin=margin, data=data).at(0.0)
     last.data = None  # what is learned from here on is learned on this data
     return last.requires_grad_(True)

@@ -106,7 +106,7 @@ class NoiseAwareCallback(Callback):
         refuse_missing(counts_of(samples, len(counts), "clean"), counts)
         self._clean = CleanBatches(samples, clean_batch_size, default_collate, seed)
         self._learning = Learning(
-            start(loss, counts, adjuster, margin, seed),
+            start(loss, counts, adjuster, margin, seed, data),
             every=every,
             adjuster_lr=adjuster_lr,
             virtual=virtual,

@@ -100,6 +100,9 @@ def check_options(given: Mapping[str, Any] | None, candidates: Sequence[str]) ->
         if name not in known:
             way = nearest(name, known) if known else "it has none"
             have = "has" if len(candidates) == 1 else "have"
+            fixed = methods.fixed_with(name)
+            if fixed is not None:
+                way = f"it is one of the fixed {fixed}, which loss={fixed.lower()!r}, adjuster=None asks for"
             raise OptionError(f"{' and '.join(candidates)} {have} no option {name!r}: {way}")
 
 

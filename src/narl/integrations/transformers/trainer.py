@@ -111,7 +111,7 @@ class NoiseAwareTrainer(Trainer):
                 "clean_dataset is train_dataset: give samples whose labels are right, and train on the others"
             )
         self._class_counts = self._counted(class_counts)
-        self._adjuster_options = (loss, adjuster, margin)
+        self._adjuster_options = (loss, adjuster, margin, data)
         self._learning_options = {"every": every, "adjuster_lr": adjuster_lr, "virtual": virtual, "tangent": tangent}
         self._learning: Learning | None = None
         self._clean: CleanBatches | None = None
@@ -230,8 +230,8 @@ class NoiseAwareTrainer(Trainer):
         return counts_of(self.train_dataset, int(self.model.config.num_labels), "train_dataset")
 
     def _new_learning(self) -> Learning:
-        loss, given, margin = self._adjuster_options
-        adjuster = start(loss, self._class_counts, given, margin, self.args.seed)
+        loss, given, margin, data = self._adjuster_options
+        adjuster = start(loss, self._class_counts, given, margin, self.args.seed, data)
         return Learning(adjuster, **self._learning_options)  # type: ignore[arg-type]
 
     def _begun(self, model: nn.Module) -> Learning:

@@ -42,6 +42,7 @@ __all__ = [
     "Setting",
     "build",
     "descend",
+    "fixed_with",
     "get",
     "names",
     "register",
@@ -122,6 +123,19 @@ def boosted_form(name: str) -> str:
             "(--clean), and T-*, which use an adjuster (--adjuster); give one of the two, or leave --boost out"
         )
     return f"{spec.name}+"
+
+
+def fixed_with(option: str) -> str | None:
+    """The fixed loss that has such a hyperparameter; None: no loss has.
+
+    Example:
+        >>> fixed_with("q"), fixed_with("colour")
+        ('GCE', None)
+    """
+    for name in losses.names():
+        if any(hyperparameter.name == option for hyperparameter in losses.get(name).hyperparameters):
+            return losses.get(name).title
+    return None
 
 
 def register(method: MethodSpec | type[Method] | Callable[..., Method]) -> MethodSpec:

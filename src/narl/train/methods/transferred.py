@@ -196,8 +196,13 @@ class Transferred(LossMethod):
 
 
 def _alike(criterion: AdjustedLoss) -> bool:
-    """Whether all snapshots have weights of the same shapes."""
-    return len({tuple(weight.shape for weight in snapshot.parameters()) for snapshot in criterion.snapshots}) == 1
+    """Whether all snapshots are the same but for their weights' values."""
+
+    def form(snapshot: Adjuster) -> tuple[Any, ...]:
+        weights = tuple((weight.shape, weight.dtype) for weight in snapshot.parameters())
+        return weights, tuple(snapshot.spans.items()), snapshot.num_families, tuple(snapshot.of_class.tolist())
+
+    return len({form(snapshot) for snapshot in criterion.snapshots if isinstance(snapshot, Adjuster)}) == 1
 
 
 def _stand_in(snapshot: Adjuster) -> Adjuster:
