@@ -216,3 +216,8 @@ def named(path: str) -> object:
     """An object by its path."""
     room, _, name = path.rpartition(".")
     return getattr(importlib.import_module(room), name)
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda page: page.name)
+def test_what_is_made_from_results_is_there(page: Path) -> None:
+    assert re.findall(r"<!-- ([\w-]+) -->\s*<!-- end -->", page.read_text()) == []
