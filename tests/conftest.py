@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -27,6 +28,12 @@ torch.set_num_threads(1)
 # What Ctrl-C does is tested as at a terminal, also where a shell in the background has it ignored.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def nothing_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if narl shipped no adjuster."""
+    monkeypatch.setattr("narl.adjuster.pretrained.WEIGHTS", tmp_path / "no-weights")
 
 
 @pytest.fixture(scope="session")

@@ -82,8 +82,8 @@ def cut(path: Path) -> bytes:
         (TABLE, ["--model", "no.such:thing"], ["no.such"]),
         (TABLE, ["--device", "gpu"], ["gpu", "--device cpu"]),
         (TABLE, ["-o", "q"], ["NAME=VALUE"]),
-        (TABLE, ["-o", "p=1"], ["'p'", "q"]),
-        (TABLE, ["-o", "q=7"], ["q", "7"]),
+        (TABLE, ["--method", "GCE", "-o", "p=1"], ["'p'", "q"]),
+        (TABLE, ["--method", "GCE", "-o", "q=7"], ["q", "7"]),
         (TABLE, ["--labels", "nowhere.npy"], ["nowhere.npy"]),
         (TABLE, ["--lr", "nan"], ["--learning-rate", "nan"]),
         (TABLE, ["--clean", ""], ["'' is no path"]),
@@ -218,7 +218,7 @@ def test_a_truncated_image(tmp_path: Path) -> None:
     answer = done(*command, "--skip-unreadable")
     assert "narl: 1 of 16 images of" in answer.err
     assert "cannot be read and are left out: 'dog/3.jpg'" in answer.err
-    assert "CE on 15 images" in answer.err
+    assert "T-SL on 15 images" in answer.err
 
 
 @pytest.mark.parametrize("memory", ["1", "0"])

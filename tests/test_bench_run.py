@@ -24,6 +24,7 @@ from small_grid import TASK, bench, cell, place, points, table
 OTHER = {"dataset": "other", "noise": "symmetric", "rate": 0.3}
 
 
+@pytest.mark.usefixtures("nothing_shipped")
 def test_a_dry_run_says_what_is_missing(tmp_path: Path) -> None:
     protocol, where = table(tmp_path / "small.json", methods=["CE", "GCE", "T-GCE"]), place(tmp_path)
     work.train(cell(protocol), protocol, where)
@@ -34,7 +35,7 @@ def test_a_dry_run_says_what_is_missing(tmp_path: Path) -> None:
         "  points symmetric 0.3, GCE, seed 0",
         "  points symmetric 0.3, CE, seed 1",
         "  points symmetric 0.3, GCE, seed 1",
-        "2 cannot be trained: no learned adjuster of GCE was named (--adjuster), and narl ships none",
+        "2 cannot be trained: no learned adjuster of GCE was named (--adjuster), and narl ships none for such data",
     ]
     answer = done(*bench(tmp_path, "--dry-run", "--methods", "gce", "-o", "q=0.5", "--tasks", "symmetric"))
     assert answer.out.splitlines()[1:] == ["  points symmetric 0.3, GCE, q = 0.5, seed 0"]

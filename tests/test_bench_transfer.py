@@ -75,6 +75,7 @@ def test_only_what_there_is_data_for(tmp_path: Path) -> None:
     assert "these tables are about TinyImageNet-32" in refused(*asked, "--data", "MNIST=x")
 
 
+@pytest.mark.usefixtures("nothing_shipped")
 def test_what_is_to_be_reached() -> None:
     tiny, tables = "transfer-tinyimagenet", "transfer-tables"
     found = runs(

@@ -168,6 +168,7 @@ def test_all_methods_learn_from_the_same_samples(small: tuple[Protocol, Place]) 
     assert set(one.heldout.ids) != set(other.heldout.ids)
 
 
+@pytest.mark.usefixtures("nothing_shipped")
 def test_what_cannot_be_trained_says_why(small: tuple[Protocol, Place], trained: Trained) -> None:
     protocol, where = small
     table3 = protocols.get("table3")

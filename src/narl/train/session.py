@@ -81,7 +81,7 @@ def start(
         ...     outcome = start(made, Path(folder, "run"), tensorboard=False)
         ...     again = resume(Path(folder, "run"))
         >>> outcome.finished, outcome.summary["method"], outcome.summary["epochs"]
-        (True, 'GCE', 2)
+        (True, 'T-SL', 2)
         >>> again.remarks
         ('the run was finished already',)
     """

@@ -42,7 +42,6 @@ __all__ = [
     "Setting",
     "build",
     "descend",
-    "fixed_with",
     "get",
     "names",
     "register",
