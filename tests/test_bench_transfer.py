@@ -94,6 +94,20 @@ def test_what_is_to_be_reached() -> None:
     assert lines["worst against CE on right labels"][1:] == ("-1.5", "no")
     assert lines["TinyImageNet-32, symmetric 0.4: T-JS over JS"][1:] == ("+5.0", "yes")
     assert lines["CIFAR-10N worst, the best of the four"][1:] == ("84.0", "yes")
+    tuned = protocols.get(tables).cells(methods=["SL"], tasks=["letter/symmetric-0.4"])[0]
+    adjusted = replace(protocols.get("transfer-cifar10n").cells(methods=["GCE"], tasks=["worst"])[0], method="A-GCE")
+    more = [
+        *found,
+        Run(replace(tuned, tune=True), 0.85, 0.85, {}),
+        *(Run(replace(adjusted, method=method), value, value, {}) for method, value in (("A-GCE", 0.9), ("GCE", 0.8))),
+    ]
+    for variants in (False, True):
+        rows = comparison.rows("transfer", more, variants=variants)
+        lines = {line[0]: line[1:] for line in transfer.reached(rows).rows}
+        assert lines["ahead of the fixed form"][1] == "100 % (2 of 2)", (
+            "T-GCE there, and what learned there does not count"
+        )
+        assert lines["ahead of the fixed form, tuned on clean samples"][1] == "100 % (1 of 1)"
     rows = comparison.rows("transfer", found)
     assert next(row for row in rows if row["method"] == "T-JS")["paper"] == 54.67
     assert set(rows[0]) == set(comparison.rows("table1", [])[0]), "as all tables"

@@ -33,7 +33,8 @@ def rows(
         table: its name, one of :data:`NAMES`; or a table of one's own.
         runs: finished trainings, of this table and of others.
         schedule: ``"short"`` or ``"paper"``; None: all that a data set has runs of, the paper's where it has none.
-        variants: add rows for cells with options, tuned or with clean samples held out, as far as they have been run.
+        variants: add rows for cells with options, tuned or with clean samples held out, as far as they have been run;
+            of the table ``transfer`` tuned ones are always there.
 
     Returns:
         ``dataset``, ``noise``, ``rate``, ``schedule``, ``method``, ``last5_mean``, ``last5_std``, ``best_mean`` (in per
@@ -94,9 +95,11 @@ def _of(protocol: Protocol, dataset: str, schedule: str, runs: Sequence[Run], va
     for run in runs:
         cells.setdefault((run.cell.task, run.cell.label), []).append(run)
     order = _in_pairs(protocol.methods)
+    always = {f"{method}, tuned" for method in order} if protocol.shipped else set()  # what adjusters are to do without
     found = []
     for task in (task for task in protocol.tasks if task.dataset == dataset):
-        further = {label for of_task, label in cells if of_task == task and label not in order} if variants else set()
+        further = {label for of_task, label in cells if of_task == task and label not in order}
+        further = further if variants else further & always
         for method in sorted([*order, *further], key=lambda label: _rank(label, order)):
             trained = cells.get((task, method), [])
             for measure in protocol.measures or (None,):

@@ -26,7 +26,10 @@ def reached(rows: Sequence[Row]) -> Table:
         >>> print(reached([]).rows[0])
         ('ahead of the fixed form', '80 % of the cells', '–', '–')
     """
-    fixed, tuned, ce = verdicts.pairs(rows), verdicts.pairs(rows, "tuned"), _against_ce(rows)
+    fixed, tuned = (
+        [pair for pair in verdicts.pairs(rows, how) if pair[0]["method"] in _METHODS] for how in ("", "tuned")
+    )
+    ce = _against_ce(rows)
     noisy = [pair for pair in ce if _rate(pair[0]) >= _MUCH]
     clean = [pair for pair in ce if _rate(pair[0]) == 0]
     forty = [pair for pair in fixed if _is(pair, "TinyImageNet-32", "symmetric", 0.4, "T-JS")]
