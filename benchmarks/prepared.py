@@ -115,13 +115,9 @@ def sizes_of(row: Sequence[Run]) -> tuple[float, ...]:
 
     Families of other tasks differ by accident.
     """
-    found = [np.asarray(run.adjuster["centres"]) for run in row if run.cell.task.noise == "asymmetric"]
-    shares = [centres / np.mean(run_counts) for centres, run_counts in zip(found, _counts(row), strict=True)]
+    parted = [run for run in row if run.cell.task.noise == "asymmetric"]
+    shares = [np.asarray(run.adjuster["centres"]) / np.mean(run.settings["class_counts"]) for run in parted]
     return tuple(round(float(share), 3) for share in np.mean(shares, axis=0))
-
-
-def _counts(row: Sequence[Run]) -> list[list[int]]:
-    return [run.settings["class_counts"] for run in row if run.cell.task.noise == "asymmetric"]
 
 
 def prepared(pack: Pack, sizes: tuple[float, ...] | None, start: bool = True) -> Pack:
@@ -143,7 +139,8 @@ def prepared(pack: Pack, sizes: tuple[float, ...] | None, start: bool = True) ->
     if sizes is not None and start:
         about["section"] = SECTION.format(
             sizes=", ".join(f"{size:.2f}" for size in sizes),
-            **{"pull": _pull_of(made[0], 200), "pull_of_ten": _pull_of(made[0], TEN)},
+            pull=_pull_of(made[0], 200),
+            pull_of_ten=_pull_of(made[0], TEN),
         )
     return replace(pack, snapshots=tuple(made), about=about)
 

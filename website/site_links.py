@@ -11,16 +11,14 @@ import re
 from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parent.parent
+CARDS = "src/narl/adjuster/weights"
 # Pages that stand elsewhere in the repository, by their place on the site.
 ELSEWHERE = {
     "index.md": "README.md",
     "contributing.md": "CONTRIBUTING.md",
     "changelog.md": "CHANGELOG.md",
     "derivation.md": "src/narl/bilevel/README.md",
-    **{
-        f"adjusters/{name}.md": f"src/narl/adjuster/weights/{name}.md"
-        for name in ("gce-1", "js-1", "polysoft-1", "sl-1")
-    },
+    **{f"adjusters/{card.name}": f"{CARDS}/{card.name}" for card in sorted((ROOT / CARDS).glob("*.md"))},
 }
 LINK = re.compile(r"(\]\()([^)\s#]*)((?:#[^)\s]*)?\))")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)

@@ -322,7 +322,7 @@ def read_options(method: str, pairs: list[str], **flags: Any) -> dict[str, Any]:
         if name not in known:
             fixed = methods.fixed_with(name)
             way = nearest(name, known.keys() - {"adjusters"}) if known else "it has none"
-            if fixed is not None and not method.startswith(fixed):
+            if fixed is not None:
                 way = f"it is one of the fixed {fixed}: add --method {fixed}"
             raise OptionError(f"{method} has no option {name!r}: {way}")
         options[name] = known[name].read(name, value)

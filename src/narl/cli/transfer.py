@@ -25,8 +25,11 @@ def transfer(
         ),
     ] = [],  # noqa: B006  typer copies it
     loss: Annotated[
-        str, typer.Option(help="Whose shipped adjuster serves, where none is named: gce, sl, polysoft or js.")
-    ] = "sl",
+        str | None,
+        typer.Option(
+            help="Whose shipped adjuster serves, where none is named: gce, sl, polysoft or js.", show_default="sl"
+        ),
+    ] = None,
     option: Annotated[
         list[str],
         typer.Option(
@@ -92,11 +95,11 @@ def transfer(
     if data is None:
         raise OptionError("what shall be trained on? Give a folder or file: narl transfer DATA --from RUN --out NEW")
     if not source:
-        adjuster = without_clean(loss)[1]
+        method, adjuster = without_clean(loss)
         if adjuster is None:
             raise OptionError(
-                f"what was learned before? narl ships no adjuster of {loss!r}: name the run of an A-* method, or "
-                "adjuster files, with --from"
+                f"what was learned before? narl ships no adjuster of {method.lower()!r}: name the run of an A-* method, "
+                "or adjuster files, with --from"
             )
         source = [adjuster]
     learned = load_adjusters(source)
