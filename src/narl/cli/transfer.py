@@ -98,8 +98,8 @@ def transfer(
         method, adjuster = without_clean(loss)
         if adjuster is None:
             raise OptionError(
-                f"what was learned before? narl ships no adjuster of {method.lower()!r}: name the run of an A-* method, "
-                "or adjuster files, with --from"
+                f"what was learned before? narl ships no adjuster of {method.lower()!r}: name the run of an A-* "
+                "method, or adjuster files, with --from"
             )
         source = [adjuster]
     learned = load_adjusters(source)
