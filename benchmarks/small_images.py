@@ -295,9 +295,16 @@ def results() -> list[dict[str, Any]]:
 
 
 def run(
-    source: Images, files: Sequence[Path], tasks: Sequence[Task], serves: str = "from", device: str = "cpu"
+    source: Images,
+    files: Sequence[Path],
+    tasks: Sequence[Task],
+    *,
+    serves: str = "from",
+    margin: str | None = None,
+    device: str = "cpu",
 ) -> None:
     """Train on tasks with what has no result there yet."""
+    how = (", until" if serves == "until" else "") + (f", {margin} margin" if margin else "")
     read_from = {path: packs.read(path) for path in files}
     for task in tasks:
         known = {(row["name"], row["digest"]) for row in results() if row["task"] == asdict(task)}
@@ -308,10 +315,10 @@ def run(
         for path, pack in read_from.items():
             loss = pack.snapshots[0].robust_loss.name
             called = path.name.removesuffix(".safetensors")
-            named = (called if serves == "from" else f"{called}, {serves}", pack.digest)
+            named = called + how, pack.digest
             if named not in known:
                 asked.setdefault(loss, []).append(named)
-                forms.setdefault(loss, []).append(AdjustedLoss(pack.snapshots, counts, serves=serves))
+                forms.setdefault(loss, []).append(AdjustedLoss(pack.snapshots, counts, serves=serves, margin=margin))
         if not asked:
             continue
         began = time.perf_counter()
@@ -389,6 +396,7 @@ def main() -> None:
     parser.add_argument("--classes", type=int, choices=(10, 80), help="those tasks alone")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--serves", choices=("from", "until"), default="from", help="as of AdjustedLoss")
+    parser.add_argument("--margin", choices=("latest", "running"), help="else as each was learned")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--part", type=_part, default=(0, 1), metavar="K/N", help="every N-th task from the K-th")
     parser.add_argument("--device", default="cpu")
@@ -402,7 +410,8 @@ def main() -> None:
         tasks = [replace(task, seed=seed) for seed in range(given.seeds) for task in chosen]
         torch.set_num_threads(given.threads)
         first, every = given.part
-        run(read(given.data), given.adjuster, tasks[first::every], given.serves, given.device)
+        how = {"serves": given.serves, "margin": given.margin, "device": given.device}
+        run(read(given.data), given.adjuster, tasks[first::every], **how)
 
 
 if __name__ == "__main__":

@@ -88,12 +88,23 @@ def test_what_is_to_be_reached() -> None:
         (tables, "letter/symmetric-0.4", "T-SL", 0.9),
         ("transfer-cifar10n", "worst", "T-GCE", 0.84),
     )
+    sixty = "TinyImageNet-32, symmetric 0.6: all four over their fixed forms"
     lines = {line[0]: line[1:] for line in transfer.reached(comparison.rows("transfer", found)).rows}
     assert lines["ahead of the fixed form"] == ("80 % of the cells", "100 % (1 of 1)", "yes")
     assert lines["ahead of CE, where 20 % or more are wrong"][1:] == ("50 % (1 of 2)", "no")
     assert lines["worst against CE on right labels"][1:] == ("-1.5", "no")
     assert lines["TinyImageNet-32, symmetric 0.4: T-JS over JS"][1:] == ("+5.0", "yes")
     assert lines["CIFAR-10N worst, the best of the four"][1:] == ("84.0", "yes")
+    assert lines[sixty] == ("all ahead", "–", "–")
+    pairs = [(tiny, "symmetric-0.6", method, 0.1) for method in ("GCE", "SL", "PolySoft", "JS")]
+    three = [(tiny, "symmetric-0.6", method, 0.12) for method in ("T-GCE", "T-SL", "T-JS")]
+    for fourth, said in (
+        ([], ("3 of 3 ahead, least +2.0; 1 not run", "–")),
+        ([(tiny, "symmetric-0.6", "T-PolySoft", 0.11)], ("4 of 4 ahead, least +1.0", "yes")),
+        ([(tiny, "symmetric-0.6", "T-PolySoft", 0.09)], ("3 of 4 ahead, least -1.0", "no")),
+    ):
+        rows = comparison.rows("transfer", runs(*pairs, *three, *fourth))
+        assert {line[0]: line[2:] for line in transfer.reached(rows).rows}[sixty] == said
     tuned = protocols.get(tables).cells(methods=["SL"], tasks=["letter/symmetric-0.4"])[0]
     adjusted = replace(protocols.get("transfer-cifar10n").cells(methods=["GCE"], tasks=["worst"])[0], method="A-GCE")
     more = [

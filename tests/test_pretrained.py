@@ -265,6 +265,43 @@ def test_without_ids_it_is_the_latest_margin(tmp_path: Path) -> None:
         AdjustedLoss(along(), [5, 5], margin="mean")
 
 
+def by_margin() -> tuple[Adjuster, ...]:
+    """Snapshots that give each sample its own q, and were learned with averages."""
+    made = along(margin="running")
+    for one in made:
+        torch.nn.init.uniform_(one.heads.weight, -0.3, 0.3, generator=torch.Generator().manual_seed(1))
+    return tuple(made)
+
+
+def test_by_default_averages_are_seen_where_samples_are_named(tmp_path: Path) -> None:
+    packs.write(tmp_path / "gce.safetensors", Pack(by_margin()))
+    ids, turned = torch.arange(2), LOGITS.roll(1, dims=1)
+
+    def second(margin: str | None, ids: torch.Tensor | None) -> float:
+        how = {} if margin is None else {"margin": margin}
+        criterion = AdjustedLoss.pretrained(tmp_path / "gce.safetensors", [5, 5, 5], **how)
+        criterion(LOGITS, LABELS, progress=0.9, ids=ids)
+        return float(criterion(turned, LABELS, progress=0.9, ids=ids))
+
+    assert second(None, ids) == second("running", ids)
+    assert second(None, None) == second("latest", None) == second("latest", ids)
+    assert second(None, ids) != second(None, None)
+
+
+def test_states_of_trainings_that_named_samples_and_of_others(tmp_path: Path) -> None:
+    packs.write(tmp_path / "gce.safetensors", Pack(by_margin()))
+    made = [AdjustedLoss.pretrained(tmp_path / "gce.safetensors", [5, 5, 5], 9) for _ in range(3)]
+    made[0](LOGITS, LABELS, ids=torch.arange(2))
+    made[1].load_state_dict(made[0].state_dict())
+    again = [float(one(LOGITS.roll(1, dims=1), LABELS, ids=torch.arange(2))) for one in made[:2]]
+    assert again[0] == again[1]
+    latest = AdjustedLoss.pretrained(tmp_path / "gce.safetensors", [5, 5, 5], 9, margin="latest")
+    latest(LOGITS, LABELS)
+    made[2].load_state_dict(latest.state_dict())
+    assert made[2].steps == 1
+    assert float(made[2](LOGITS, LABELS)) == float(latest(LOGITS, LABELS))
+
+
 # Packs
 
 

@@ -94,9 +94,10 @@ def test_files_are_judged_once(
     packs.write(path, packs.Pack((Adjuster("gce", [5, 5]),), trained_on="nothing"))
     for _ in range(2):
         small.run(images(), [path], [task])
+    small.run(images(), [path], [task], margin="running")
     rows = [json.loads(line) for line in small.RESULTS.read_text().splitlines()]
-    assert [row["name"] for row in rows] == ["CE", "GCE", "gce-mine"]
+    assert [row["name"] for row in rows] == ["CE", "GCE", "gce-mine", "gce-mine, running margin"]
     (table,) = small.tables()
-    assert [line[0] for line in table.rows] == ["CE", "GCE", "T-GCE: mine"]
+    assert [line[0] for line in table.rows] == ["CE", "GCE", "T-GCE: mine", "T-GCE: mine, running margin"]
     assert "10 classes, symmetric 0.4" in table.markdown()
     capsys.readouterr()

@@ -52,7 +52,8 @@ class AdjustedLoss(nn.Module):
         total_steps: how many batches the whole training has. Not needed for a single adjuster, nor where every call
             says its ``progress``.
         serves: ``"from"`` the time on at which a snapshot was taken, or, as in the paper, ``"until"`` then.
-        margin: ``"latest"`` or ``"running"``, whatever the adjusters were learned with; None: as they were.
+        margin: ``"latest"`` or ``"running"``, whatever the adjusters were learned with; None: as they were; ``"auto"``:
+            as they were where a call names its samples with ``ids``, else the latest.
         robust_start: share of the training with the loss's fixed hyperparameters, in place of the snapshot of before
             its own training, which has learned nothing. 1/3 for data that a network knows by heart before the next
             snapshot serves, such as tables of some thousand rows; T-* methods see to that by themselves.
@@ -111,15 +112,19 @@ class AdjustedLoss(nn.Module):
                 f"total_steps = {total_steps!r} is no number of batches: give that of the whole training, a whole "
                 "number, epochs * len(loader)"
             )
-        if margin not in (None, "latest", "running"):
-            raise OptionError(f"margin = {margin!r} is unknown: use 'latest', 'running', or None: as it was learned")
+        if margin not in (None, "latest", "running", "auto"):
+            raise OptionError(
+                f"margin = {margin!r} is unknown: use 'latest', 'running', None: as it was learned, or 'auto': the same "
+                "where calls name their samples"
+            )
         begins, serving = after_fixed(*in_turn(given, serves), robust_start)
         snapshots = [copy.deepcopy(adjuster).spread().refit(class_counts).requires_grad_(False) for adjuster in serving]
-        if margin is not None and snapshots[0].remembers != (margin == "running"):
+        if margin in ("latest", "running") and snapshots[0].remembers != (margin == "running"):
             snapshots[0].running = RunningMargin() if margin == "running" else None
         self._begins = begins
-        for snapshot in snapshots[1:]:
+        for snapshot in snapshots:
             snapshot.running = snapshots[0].running  # one memory of the samples, whichever snapshot is at work
+            snapshot.needs_ids = margin != "auto"
         self.snapshots = nn.ModuleList(snapshots)
         self.reduction = reduction
         self.total_steps = None if total_steps is None else int(total_steps)
@@ -140,7 +145,7 @@ class AdjustedLoss(nn.Module):
             targets: class indices ``(N,)`` or probabilities ``(N, c)``.
             progress: how much of the training is done, from 0 to 1; it chooses the snapshot. By its own count if
                 omitted.
-            ids: sample ids ``(N,)``, for adjusters with ``margin="running"``; remembered in training mode.
+            ids: sample ids ``(N,)``, positions in the data set, for running margins; remembered in training mode.
 
         Returns:
             A scalar, or ``(N,)`` with ``reduction="none"``.
@@ -247,7 +252,7 @@ class AdjustedLoss(nn.Module):
         *,
         reduction: str = "mean",
         serves: str = "from",
-        margin: str | None = "latest",
+        margin: str | None = "auto",
         robust_start: float = 0.0,
         data: str | None = None,
         sha256: str | None = None,
@@ -262,8 +267,9 @@ class AdjustedLoss(nn.Module):
             total_steps: how many batches the whole training has; not needed where every call says its ``progress``.
             reduction: ``"mean"``, ``"sum"`` or ``"none"``.
             serves: see :class:`AdjustedLoss`.
-            margin: ``"latest"``, for which no call has to name its samples; ``"running"``, for which each does with
-                ``ids``; None: as it was learned.
+            margin: what the adjuster sees. Shipped ones were learned with averages over the epochs, and see them where
+                calls name their samples with ``ids``; else, or with ``"latest"``, the margins of the batch.
+                ``"running"`` insists on ``ids``; None: as it was learned.
             robust_start: see :class:`AdjustedLoss`.
             data: see :class:`AdjustedLoss`.
             sha256: what the file must have, of one that comes from elsewhere; shipped ones are always checked.
@@ -307,8 +313,11 @@ class AdjustedLoss(nn.Module):
         self._steps.copy_(state)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
-        # Older states have no count.
+        # Older states have no count, and none of trainings that named no samples has averages of them.
         state_dict.setdefault(f"{prefix}_extra_state", self.get_extra_state())
+        for number, snapshot in enumerate(self.snapshots):
+            if snapshot.running is not None and not snapshot.needs_ids:
+                state_dict.setdefault(f"{prefix}snapshots.{number}.running._extra_state", torch.empty(0))
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
