@@ -33,14 +33,16 @@ class Judges:
         self._remembered = RunningMargin().to(device)
         self._remembered.reserve(rows * len(criteria))
         self._running = torch.tensor([[one.at(0.0).remembers] for one in criteria], device=device)
+        self._unnamed = torch.tensor([[not one.at(0.0).needs_ids] for one in criteria], device=device)
+        self._visits = torch.ones((), device=device)
         self._scale = criteria[0].at(0.0).scale
         self._turns: list[Adjuster] = []
         self._parts: list[Tensor] = []
 
     @property
-    def remembered(self) -> Tensor:
-        """The running margins."""
-        return self._remembered.table
+    def remembered(self) -> tuple[Tensor, ...]:
+        """What changes from step to step: the running margins, and how often samples were seen."""
+        return self._remembered.table, self._visits
 
     @torch.no_grad()
     def turn(self, progress: float) -> None:
@@ -80,7 +82,9 @@ class Judges:
         own_ids = (ids + self._rows * torch.arange(count, device=ids.device).unsqueeze(1)).flatten()
         average = self._remembered.blend(latest, own_ids).view(count, -1)
         self._remembered.store(latest, own_ids)
-        seen = torch.where(self._running, average, latest.view(count, -1))
+        guessed = self._remembered.share(self._visits) * latest.view(count, -1)
+        self._visits.add_(len(ids) / self._rows)
+        seen = torch.where(self._running, torch.where(self._unnamed, guessed, average), latest.view(count, -1))
         inputs = torch.stack([seen, progress.expand_as(seen), torch.full_like(seen, self._scale)], dim=2)
         shares = torch.baddbmm(levels, torch.baddbmm(bias, inputs, hidden).relu(), heads).sigmoid()
         own = shares.view(count, len(labels), self._families, len(self._spans))

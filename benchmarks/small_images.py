@@ -231,7 +231,7 @@ class Trainings:
             if judges is not None:
                 judges.turn(0.0)
         changed = [*self._networks.weights, *self._speeds, *(part for pair in self._networks.norms for part in pair)]
-        changed += [self._step, *(judges.remembered for judges in self._judges if judges is not None)]
+        changed += [self._step, *(one for judges in self._judges if judges is not None for one in judges.remembered)]
         before = [tensor.detach().clone() for tensor in changed]
         apart = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         apart.wait_stream(torch.cuda.current_stream())
@@ -304,7 +304,7 @@ def run(
     device: str = "cpu",
 ) -> None:
     """Train on tasks with what has no result there yet."""
-    how = (", until" if serves == "until" else "") + (f", {margin} margin" if margin else "")
+    how = (", until" if serves == "until" else "") + HOW[margin]
     read_from = {path: packs.read(path) for path in files}
     for task in tasks:
         known = {(row["name"], row["digest"]) for row in results() if row["task"] == asdict(task)}
@@ -354,6 +354,7 @@ def tables() -> list[Table]:
     return [Table("Small images", ("", *columns), tuple(lines), (note,))]
 
 
+HOW = {None: "", "latest": ", latest margin", "running": ", running margin", "auto": ", samples not named"}
 FORMS = {
     "input=margin+progress": "nine tasks",
     "lifted": "nine tasks, margins lifted",
@@ -396,7 +397,7 @@ def main() -> None:
     parser.add_argument("--classes", type=int, choices=(10, 80), help="those tasks alone")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--serves", choices=("from", "until"), default="from", help="as of AdjustedLoss")
-    parser.add_argument("--margin", choices=("latest", "running"), help="else as each was learned")
+    parser.add_argument("--margin", choices=[name for name in HOW if name], help="else as each was learned")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--part", type=_part, default=(0, 1), metavar="K/N", help="every N-th task from the K-th")
     parser.add_argument("--device", default="cpu")

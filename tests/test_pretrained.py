@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -278,7 +279,7 @@ def test_by_default_averages_are_seen_where_samples_are_named(tmp_path: Path) ->
     ids, turned = torch.arange(2), LOGITS.roll(1, dims=1)
 
     def second(margin: str | None, ids: torch.Tensor | None) -> float:
-        how = {} if margin is None else {"margin": margin}
+        how: dict[str, Any] = {} if margin is None else {"margin": margin}
         criterion = AdjustedLoss.pretrained(tmp_path / "gce.safetensors", [5, 5, 5], **how)
         criterion(LOGITS, LABELS, progress=0.9, ids=ids)
         return float(criterion(turned, LABELS, progress=0.9, ids=ids))
@@ -592,7 +593,7 @@ def test_a_release_for_several_kinds_of_data(tmp_path: Path, weights: Path) -> N
             releases.release(pack, "1", learned_with(cells), weights, None, wrong)
 
 
-def test_a_release_for_one_kind_of_data_alone(weights: Path) -> None:
+def test_a_release_for_one_kind_of_data_alone(tmp_path: Path, weights: Path) -> None:
     for_tables = snapshot(0.0, 0.9)
     for_tables.data = "table"
     pack = Pack((for_tables,), trained_on="drawn tables", about={"section": "## On tables\n\nLearned otherwise."})
@@ -610,6 +611,15 @@ def test_a_release_for_one_kind_of_data_alone(weights: Path) -> None:
     assert "Learned anew." in narl.pretrained()[0].card, "a release that is made again takes the place of the first"
     assert adjusters.without_clean("gce", "table") == ("T-GCE", "narl:gce-1")
     assert adjusters.without_clean("gce", "image") == ("GCE", None)
+    for_texts = copy.deepcopy(for_tables)
+    for_texts.data = "text"
+    with pytest.raises(OptionError, match=r"for data of kind table or text: say which it is \(data=\)"):
+        AdjustedLoss([for_tables, for_texts], [5, 5])
+    images = tmp_path / "images.npz"
+    np.savez(images, x=np.zeros((40, 8, 8, 3), np.uint8), y=np.arange(40) % 2)
+    words = refused("train", images, "--loss", "gce", "--test", "none", "--device", "cpu", "--out", tmp_path / "run")
+    assert "T-GCE uses a learned adjuster and narl ships none of its loss for such data" in words
+    assert "have the loss fixed with --method GCE" in words
 
 
 @pytest.mark.parametrize("name", ["T-GCE", "T-GCE+"])

@@ -13,11 +13,10 @@ import torch
 from torch.testing import assert_close
 
 import narl
-from command_line import done, refused
+from command_line import done
 from narl import AdjustedLoss, NoiseAwareClassifier, losses
 from narl.adjuster import packs, pretrained
 from narl.adjuster.turns import KINDS, meant_for
-from narl.errors import OptionError
 from narl.train import adjusters
 
 ROOT = Path(__file__).parent.parent
@@ -110,11 +109,11 @@ def test_they_are_plain_modules(loss: str, kind: str) -> None:
         assert_close(other(logits, labels), expected, rtol=0, atol=0)
 
 
-def test_one_that_is_not_for_all_data_asks_for_which() -> None:
-    with pytest.raises(OptionError, match=r"for data of kind table or text: say which it is \(data=\)"):
-        AdjustedLoss.pretrained("polysoft", [5, 5])
-    assert adjusters.without_clean("polysoft", "image") == ("PolySoft", None)
-    assert adjusters.without_clean("polysoft", "table") == ("T-PolySoft", "narl:polysoft-1")
+def test_each_is_for_any_data() -> None:
+    assert len(BY_KIND) == len(SHIPPED) * len(KINDS)
+    for release in SHIPPED:
+        assert adjusters.without_clean(release.loss, "image")[1] == f"narl:{release.name}"
+        assert AdjustedLoss.pretrained(release.loss, [5, 5], total_steps=9).at(0.0).data is None
 
 
 def test_narl_train_without_clean_samples_uses_them(tmp_path: Path) -> None:
@@ -125,16 +124,9 @@ def test_narl_train_without_clean_samples_uses_them(tmp_path: Path) -> None:
         assert f'"method": "T-{losses.get(loss).title}"' in done(*asked, "--loss", loss).out
     assert '"method": "A-GCE"' in done(*asked, "--clean", 30).out
     images = tmp_path / "images.npz"
-    np.savez(
-        images,
-        x=np.zeros((40, 8, 8, 3), np.uint8) + np.arange(40, dtype=np.uint8)[:, None, None, None],
-        y=np.arange(40) % 2,
-    )
-    words = refused(
-        "train", images, "--loss", "polysoft", "--test", "none", "--device", "cpu", "--out", tmp_path / "run"
-    )
-    assert "T-PolySoft uses a learned adjuster and narl ships none of its loss for such data" in words
-    assert "have the loss fixed with --method PolySoft" in words
+    np.savez(images, x=np.zeros((40, 8, 8, 3), np.uint8), y=np.arange(40) % 2)
+    of_images = done("train", images, "--test", "none", "--loss", "polysoft", "--device", "cpu", "--dry-run", "--json")
+    assert '"method": "T-PolySoft"' in of_images.out
 
 
 def test_the_estimator_uses_them(tmp_path: Path) -> None:

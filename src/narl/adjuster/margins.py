@@ -147,6 +147,22 @@ class RunningMargin(nn.Module):
         known = known & ~past.isnan()
         return torch.where(known, self.decay * past + (1 - self.decay) * margins, margins)
 
+    def share(self, visits: Tensor) -> Tensor:
+        r"""How much of its latest margin a sample's average is, if margins have grown evenly from zero.
+
+        For those who do not know which samples they see. After k visits with decay d it is
+        :math:`1 - \frac{d\,(1 - d^{k-1})}{(1 - d)\,k}`: the average lags behind by so many visits.
+
+        Args:
+            visits: how often each sample was seen, this time included.
+
+        Example:
+            >>> RunningMargin(decay=0.5).share(torch.tensor([1.0, 2.0, 3.0]))  # of 1; of 1, 2; of 1, 2, 3
+            tensor([1.0000, 0.7500, 0.7500])
+        """
+        visits = visits.clamp(min=1)
+        return 1 - self.decay * (1 - self.decay ** (visits - 1)) / ((1 - self.decay) * visits)
+
     def store(self, margins: Tensor, ids: Tensor) -> None:
         """Take these margins into the averages: once a sample and epoch."""
         ids = _checked_ids(ids, margins)

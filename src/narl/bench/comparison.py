@@ -92,7 +92,8 @@ def _protocols(table: str | Protocol) -> tuple[Protocol, ...]:
 def _of(protocol: Protocol, dataset: str, schedule: str, runs: Sequence[Run], variants: bool) -> list[Row]:
     """The rows of a data set and schedule, a task after the other."""
     cells: dict[tuple[Task, str], list[Run]] = {}
-    for run in runs:
+    elsewhere = set(protocols.TRANSFERRED).difference(protocol.methods)  # the table transfer has these
+    for run in (run for run in runs if run.cell.method not in elsewhere):
         cells.setdefault((run.cell.task, run.cell.label), []).append(run)
     order = _in_pairs(protocol.methods)
     always = {f"{method}, tuned" for method in order} if protocol.shipped else set()  # what adjusters are to do without
