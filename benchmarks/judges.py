@@ -33,7 +33,7 @@ class Judges:
         self._remembered = RunningMargin().to(device)
         self._remembered.reserve(rows * len(criteria))
         self._running = torch.tensor([[one.at(0.0).remembers] for one in criteria], device=device)
-        self._unnamed = torch.tensor([[not one.at(0.0).needs_ids] for one in criteria], device=device)
+        self._unnamed = torch.tensor([[_unnamed(one)] for one in criteria], device=device)
         self._visits = torch.ones((), device=device)
         self._scale = criteria[0].at(0.0).scale
         self._turns: list[Adjuster] = []
@@ -92,3 +92,8 @@ class Judges:
         values = own.gather(2, family).squeeze(2)
         spans = enumerate(self._spans.items())
         return {name: (low + (high - low) * values[..., k]).flatten() for k, (name, (low, high)) in spans}
+
+
+def _unnamed(criterion: AdjustedLoss) -> bool:
+    running = criterion.at(0.0).running
+    return running is not None and running.visits is not None

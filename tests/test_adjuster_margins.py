@@ -152,6 +152,18 @@ def test_decay_is_the_weight_of_the_past(decay: float) -> None:
     assert_close(running.blend(torch.tensor([2.0]), ids), torch.tensor([-4 * decay + 2 * (1 - decay)]))
 
 
+@quick
+@given(decay=st.floats(0.0, 0.99), visits=st.integers(1, 80), slope=st.floats(-5, 5))
+def test_what_is_guessed_is_the_average_of_margins_that_grow_evenly(decay: float, visits: int, slope: float) -> None:
+    average = slope
+    for visit in range(2, visits + 1):
+        average = decay * average + (1 - decay) * visit * slope
+    running = RunningMargin(decay)
+    running.visits = torch.tensor(float(visits), dtype=torch.float64)
+    guessed = running.guess(torch.tensor([visits * slope], dtype=torch.float64))
+    assert float(guessed) == pytest.approx(average, abs=1e-9)
+
+
 def test_blend_stores_nothing() -> None:
     running, ids = RunningMargin(), torch.tensor([0, 1])
     running.store(torch.tensor([1.0, 2.0]), ids)

@@ -274,19 +274,68 @@ def by_margin() -> tuple[Adjuster, ...]:
     return tuple(made)
 
 
+def visits_of(criterion: AdjustedLoss) -> Tensor:
+    running = criterion.at(0).running
+    assert running is not None
+    assert running.visits is not None
+    return running.visits
+
+
 def test_by_default_averages_are_seen_where_samples_are_named(tmp_path: Path) -> None:
     packs.write(tmp_path / "gce.safetensors", Pack(by_margin()))
     ids, turned = torch.arange(2), LOGITS.roll(1, dims=1)
 
-    def second(margin: str | None, ids: torch.Tensor | None) -> float:
-        how: dict[str, Any] = {} if margin is None else {"margin": margin}
+    def second(ids: Tensor | None, **how: Any) -> float:
         criterion = AdjustedLoss.pretrained(tmp_path / "gce.safetensors", [5, 5, 5], **how)
         criterion(LOGITS, LABELS, progress=0.9, ids=ids)
         return float(criterion(turned, LABELS, progress=0.9, ids=ids))
 
-    assert second(None, ids) == second("running", ids)
-    assert second(None, None) == second("latest", None) == second("latest", ids)
-    assert second(None, ids) != second(None, None)
+    assert second(ids) == second(ids, margin="running")
+    assert second(None, margin="latest") == second(ids, margin="latest")
+    assert len({second(ids), second(None), second(None, margin="latest")}) == 3, "what is not named is guessed"
+
+
+def test_where_margins_grow_evenly_the_guess_is_the_average() -> None:
+    """Two epochs and more of three batches: by their ids, and without."""
+    named, unnamed = (AdjustedLoss(by_margin(), [4, 3, 2], margin=margin) for margin in ("running", "auto"))
+    for epoch in range(1, 6):
+        for ids in torch.arange(9).view(3, 3):
+            logits = epoch * torch.tensor([[1.0, 0.0, -1.0], [-2.0, 0.0, 1.0], [0.0, 3.0, 0.0]])
+            labels = torch.tensor([0, 0, 1])
+            visits_of(unnamed).fill_(epoch)
+            assert_close(unnamed(logits, labels, 0.9), named(logits, labels, 0.9, ids=ids))
+
+
+def test_visits_are_counted_in_training_by_samples(tmp_path: Path) -> None:
+    packs.write(tmp_path / "gce.safetensors", Pack(by_margin()))
+    made = [AdjustedLoss.pretrained(tmp_path / "gce.safetensors", [5, 3, 2], 9) for _ in range(3)]
+    first, second, third = made
+    for _ in range(10):
+        first(LOGITS, LABELS, progress=0.5)
+    first.eval()(LOGITS, LABELS, progress=0.5)
+    assert float(visits_of(first)) == pytest.approx(3.0)
+    second.load_state_dict(first.state_dict())
+    for other in (second, copy.deepcopy(first), pickle.loads(pickle.dumps(first))):
+        assert float(other(LOGITS, LABELS, 0.9)) == float(first(LOGITS, LABELS, 0.9))
+        assert visits_of(other) is not visits_of(first)
+    assert float(third(LOGITS, LABELS, 0.9)) != float(first(LOGITS, LABELS, 0.9))
+
+
+def test_of_several_processes_each_sees_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 4)
+    criterion = AdjustedLoss(by_margin(), [5, 3, 2], margin="auto")
+    criterion(LOGITS, LABELS, progress=0.5)
+    assert float(visits_of(criterion)) == pytest.approx(1 + 4 * 2 / 10)
+
+
+def test_unnamed_samples_go_through_compile() -> None:
+    plain = AdjustedLoss(by_margin(), [2, 1, 1], total_steps=12, margin="auto")
+    graph = torch.compile(copy.deepcopy(plain), fullgraph=True, backend="eager")
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for step in range(12):
+            logits = (step + 1) * LOGITS
+            assert_close(graph(logits, LABELS), plain(logits, LABELS))
 
 
 def test_states_of_trainings_that_named_samples_and_of_others(tmp_path: Path) -> None:
@@ -300,7 +349,6 @@ def test_states_of_trainings_that_named_samples_and_of_others(tmp_path: Path) ->
     latest(LOGITS, LABELS)
     made[2].load_state_dict(latest.state_dict())
     assert made[2].steps == 1
-    assert float(made[2](LOGITS, LABELS)) == float(latest(LOGITS, LABELS))
 
 
 # Packs

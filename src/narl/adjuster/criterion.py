@@ -9,6 +9,7 @@ from os import PathLike
 from typing import Any, final
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from narl.adjuster.families import Counts
@@ -42,7 +43,8 @@ class AdjustedLoss(nn.Module):
     ``torch.compile`` takes it in one graph, ``fullgraph=True`` included. Counting by itself it then computes all
     snapshots and picks one; with ``progress`` it computes one and is compiled anew when the snapshot changes. A running
     margin must know its size before: ``criterion.at(0).running.reserve(num_samples)``. In a CUDA graph that one
-    captures oneself the choice of the snapshot stands still: capture again when ``criterion.at`` gives another one.
+    captures oneself the choice of the snapshot stands still, and what is guessed of unnamed samples: capture again when
+    ``criterion.at`` gives another one.
 
     Args:
         adjusters: one adjuster or its snapshots in order; of adjusters for several kinds of data, those for ``data``
@@ -53,7 +55,8 @@ class AdjustedLoss(nn.Module):
             says its ``progress``.
         serves: ``"from"`` the time on at which a snapshot was taken, or, as in the paper, ``"until"`` then.
         margin: ``"latest"`` or ``"running"``, whatever the adjusters were learned with; None: as they were; ``"auto"``:
-            as they were where a call names its samples with ``ids``, else the latest.
+            as they were, but samples may stay unnamed. What their average over the epochs is then guessed from their
+            latest margin and from how often each was seen, by ``class_counts`` and the calls in training mode.
         robust_start: share of the training with the loss's fixed hyperparameters, in place of the snapshot of before
             its own training, which has learned nothing. 1/3 for data that a network knows by heart before the next
             snapshot serves, such as tables of some thousand rows; T-* methods see to that by themselves.
@@ -114,8 +117,8 @@ class AdjustedLoss(nn.Module):
             )
         if margin not in (None, "latest", "running", "auto"):
             raise OptionError(
-                f"margin = {margin!r} is unknown: use 'latest', 'running', None: as it was learned, or 'auto': the same "
-                "where calls name their samples"
+                f"margin = {margin!r} is unknown: use 'latest', 'running', None: as it was learned, or 'auto': the "
+                "same, and samples need no ids"
             )
         begins, serving = after_fixed(*in_turn(given, serves), robust_start)
         snapshots = [copy.deepcopy(adjuster).spread().refit(class_counts).requires_grad_(False) for adjuster in serving]
@@ -124,7 +127,8 @@ class AdjustedLoss(nn.Module):
         self._begins = begins
         for snapshot in snapshots:
             snapshot.running = snapshots[0].running  # one memory of the samples, whichever snapshot is at work
-            snapshot.needs_ids = margin != "auto"
+        if margin == "auto" and snapshots[0].running is not None:
+            snapshots[0].running.visits = torch.ones((), dtype=torch.float64, device="cpu")
         self.snapshots = nn.ModuleList(snapshots)
         self.reduction = reduction
         self.total_steps = None if total_steps is None else int(total_steps)
@@ -166,6 +170,8 @@ class AdjustedLoss(nn.Module):
         if self.training:
             if ids is not None and first.remembers:
                 first.remember(first.measure(margin(logits, targets), logits), ids)
+            if first.running is not None and first.running.visits is not None:
+                first.running.visits.add_(len(logits) * _peers() / sum(first.class_counts))
             if progress is None and self.total_steps is not None:
                 self._steps.add_(1)
         kept = {name: value.detach() for name, value in hyperparameters.items()}
@@ -267,9 +273,7 @@ class AdjustedLoss(nn.Module):
             total_steps: how many batches the whole training has; not needed where every call says its ``progress``.
             reduction: ``"mean"``, ``"sum"`` or ``"none"``.
             serves: see :class:`AdjustedLoss`.
-            margin: what the adjuster sees. Shipped ones were learned with averages over the epochs, and see them where
-                calls name their samples with ``ids``; else, or with ``"latest"``, the margins of the batch.
-                ``"running"`` insists on ``ids``; None: as it was learned.
+            margin: see :class:`AdjustedLoss`. Shipped adjusters were learned with averages over the epochs.
             robust_start: see :class:`AdjustedLoss`.
             data: see :class:`AdjustedLoss`.
             sha256: what the file must have, of one that comes from elsewhere; shipped ones are always checked.
@@ -304,20 +308,28 @@ class AdjustedLoss(nn.Module):
             data=data,
         )
 
+    @property
+    def _visits(self) -> Tensor | None:
+        """How often each sample was seen, the next time included; None where nobody has to know."""
+        running = self.at(0.0).running
+        return None if running is None else running.visits
+
     def get_extra_state(self) -> Tensor:
-        """The count, for ``state_dict``."""
-        return self._steps.clone()
+        """The counts, for ``state_dict``: of steps, and of visits where they matter."""
+        return self._steps.clone() if self._visits is None else torch.stack([self._steps.double(), self._visits])
 
     def set_extra_state(self, state: Tensor) -> None:
-        """The count, from ``load_state_dict``."""
-        self._steps.copy_(state)
+        """The counts, from ``load_state_dict``."""
+        steps, *visits = state.reshape(-1)
+        self._steps.copy_(steps)
+        if self._visits is not None and visits:
+            self._visits.copy_(visits[0])
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
-        # Older states have no count, and none of trainings that named no samples has averages of them.
+        # Older states have no count, and those of before samples could stay unnamed have no averages.
         state_dict.setdefault(f"{prefix}_extra_state", self.get_extra_state())
-        for number, snapshot in enumerate(self.snapshots):
-            if snapshot.running is not None and not snapshot.needs_ids:
-                state_dict.setdefault(f"{prefix}snapshots.{number}.running._extra_state", torch.empty(0))
+        for number in range(len(self.snapshots) if self._visits is not None else 0):
+            state_dict.setdefault(f"{prefix}snapshots.{number}.running._extra_state", torch.empty(0))
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -333,3 +345,8 @@ class AdjustedLoss(nn.Module):
         """Reduction and steps, for ``print``."""
         counted = "" if self.total_steps is None else f", step {self.steps} of {self.total_steps}"
         return f"reduction={self.reduction!r}{counted}"
+
+
+def _peers() -> int:
+    """How many processes train together: each sees its part of the samples."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -118,6 +120,9 @@ class RunningMargin(nn.Module):
     A network that has memorised a wrong label gives it a positive margin; its average over the epochs still remembers
     that the label was fought for.
 
+    Where nobody says which samples a batch holds, their averages can only be guessed (:meth:`guess`), from how often
+    each was seen so far: ``visits``, which somebody has to count. None: they are not, and samples must be named.
+
     Args:
         decay: weight of the past. 0 is the latest margin.
 
@@ -134,6 +139,7 @@ class RunningMargin(nn.Module):
     def __init__(self, decay: float = 0.9) -> None:
         super().__init__()
         self.decay = decay
+        self.visits: Tensor | None = None
         self._reserved = 0
         self.register_buffer("table", torch.empty(0), persistent=False)
 
@@ -147,11 +153,15 @@ class RunningMargin(nn.Module):
         known = known & ~past.isnan()
         return torch.where(known, self.decay * past + (1 - self.decay) * margins, margins)
 
+    def guess(self, margins: Tensor) -> Tensor:
+        """What the averages of samples that are not named may be, ``(N,)``."""
+        assert self.visits is not None
+        return margins * self.share(self.visits).to(margins)
+
     def share(self, visits: Tensor) -> Tensor:
         r"""How much of its latest margin a sample's average is, if margins have grown evenly from zero.
 
-        For those who do not know which samples they see. After k visits with decay d it is
-        :math:`1 - \frac{d\,(1 - d^{k-1})}{(1 - d)\,k}`: the average lags behind by so many visits.
+        After k visits with decay d it is :math:`1 - \frac{d\,(1 - d^{k-1})}{(1 - d)\,k}`: the average lags behind.
 
         Args:
             visits: how often each sample was seen, this time included.
@@ -187,6 +197,16 @@ class RunningMargin(nn.Module):
         if needed > len(self.table):
             room = max(needed, 2 * len(self.table)) - len(self.table)
             self.table = torch.cat([self.table, self.table.new_full((room,), torch.nan)]).to(device)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What copies, files and other processes get: the visits as a number, for torch shares tensors among them."""
+        return {**self.__dict__, "visits": None if self.visits is None else float(self.visits)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take what :meth:`__getstate__` gave."""
+        visits = state.get("visits")
+        counted = None if visits is None else torch.tensor(visits, dtype=torch.float64, device="cpu")
+        super().__setstate__({**state, "visits": counted})  # type: ignore[no-untyped-call]
 
     def forget(self) -> None:
         """Start anew, as on another data set."""

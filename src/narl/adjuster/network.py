@@ -59,8 +59,6 @@ class Adjuster(nn.Module):
 
     of_class: Tensor
     progress: Tensor
-    needs_ids = True
-    """Whether an adjuster with running margins insists on sample ids; else it sees the latest margin where none come."""
 
     def __init__(
         self,
@@ -255,8 +253,9 @@ class Adjuster(nn.Module):
         """
         self._check_classes(logits)
         seen = self.measure(margin(logits, targets), logits)
-        if self.running is not None and (ids is not None or self.needs_ids):
-            seen = self.running.blend(seen, _required(ids))
+        if self.running is not None:
+            unnamed = ids is None and self.running.visits is not None
+            seen = self.running.guess(seen) if unnamed else self.running.blend(seen, _required(ids))
         by_family = self.curves(seen)
         if targets.dim() == 1:
             own = self.of_class[targets.long()].unsqueeze(1)
@@ -344,7 +343,7 @@ class Adjuster(nn.Module):
             (tensor([ 1., -1.]), tensor([ 1., -1.]))
         """
         hyperparameters, margins = self.describe(logits, targets, ids)
-        if self.running is not None and (ids is not None or self.needs_ids):
+        if self.running is not None:
             self.remember(self.measure(margins, logits), _required(ids))
         return hyperparameters, margins
 

@@ -44,7 +44,8 @@ class NoiseAwareCallback(Callback):
         clean_batch_size: clean samples of a meta step, all processes together.
         every: steps from one meta step to the next; None: 1 to 10 by the training's length.
         adjuster_lr: the adjuster's learning rate; None: 0.01 to 0.001 by the training's length.
-        margin: ``"latest"``; or ``"running"``, averages over the epochs: then every call gives ``ids``.
+        margin: ``"latest"``; or ``"running"``, averages over the epochs: then every call gives ``ids``. None: the
+            latest where an adjuster is learned; averages where one was, guessed for calls without ``ids``.
         virtual: see :class:`narl.MetaStep`.
         tangent: see :class:`narl.MetaStep`.
         clip: the norm that gradients are clipped to; None: the trainer's ``gradient_clip_val``.
@@ -84,7 +85,7 @@ class NoiseAwareCallback(Callback):
         clean_batch_size: int = 100,
         every: int | None = None,
         adjuster_lr: float | None = None,
-        margin: str = "latest",
+        margin: str | None = None,
         virtual: str = "optimizer",
         tangent: str = "auto",
         clip: float | None = None,
@@ -100,13 +101,13 @@ class NoiseAwareCallback(Callback):
         self._trainer: Trainer | None = None
         self._done = -1
         if clean is None:
-            self.criterion = criterion_of(adjuster, counts, margin, data)
+            self.criterion = criterion_of(adjuster, counts, margin or "auto", data)
             return
         samples = _as_data_set(clean)
         refuse_missing(counts_of(samples, len(counts), "clean"), counts)
         self._clean = CleanBatches(samples, clean_batch_size, default_collate, seed)
         self._learning = Learning(
-            start(loss, counts, adjuster, margin, seed, data),
+            start(loss, counts, adjuster, margin or "latest", seed, data),
             every=every,
             adjuster_lr=adjuster_lr,
             virtual=virtual,

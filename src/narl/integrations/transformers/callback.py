@@ -27,7 +27,8 @@ class AdjustedLossCallback(TrainerCallback):
         adjuster: an adjuster or its snapshots; their files, a run's folder, or what
             :meth:`narl.AdjustedLoss.pretrained` takes.
         class_counts: number of training samples of every class by the given labels, ``(c,)``.
-        margin: ``"latest"``; or ``"running"``, averages over the epochs, for which batches name their ``ids``.
+        margin: ``"auto"``, averages over the epochs, which are guessed where batches do not name their ``ids``;
+            ``"running"``, for which they must; or ``"latest"``.
         data: of adjusters for several kinds of data, as shipped ones are, which to use: ``"image"``, ``"table"`` or
             ``"text"``; None: what is for any data.
 
@@ -41,9 +42,7 @@ class AdjustedLossCallback(TrainerCallback):
         tensor(0.9310, grad_fn=<MeanBackward0>)
     """
 
-    def __init__(
-        self, adjuster: Given, class_counts: Counts, *, margin: str = "latest", data: str | None = None
-    ) -> None:
+    def __init__(self, adjuster: Given, class_counts: Counts, *, margin: str = "auto", data: str | None = None) -> None:
         counts = torch.as_tensor(class_counts)
         self.criterion = criterion_of(adjuster, counts, margin, data)
         self.progress = 0.0
