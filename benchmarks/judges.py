@@ -96,4 +96,4 @@ class Judges:
 
 def _unnamed(criterion: AdjustedLoss) -> bool:
     running = criterion.at(0.0).running
-    return running is not None and running.visits is not None
+    return running is not None and running.seen is not None

@@ -159,8 +159,8 @@ def test_what_is_guessed_is_the_average_of_margins_that_grow_evenly(decay: float
     for visit in range(2, visits + 1):
         average = decay * average + (1 - decay) * visit * slope
     running = RunningMargin(decay)
-    running.visits = torch.tensor(float(visits), dtype=torch.float64)
-    guessed = running.guess(torch.tensor([visits * slope], dtype=torch.float64))
+    running.count_from(7 * (visits - 1))
+    guessed = running.guess(torch.tensor([visits * slope], dtype=torch.float64), 7)
     assert float(guessed) == pytest.approx(average, abs=1e-9)
 
 

@@ -105,6 +105,9 @@ def test_what_is_to_be_reached() -> None:
     ):
         rows = comparison.rows("transfer", runs(*pairs, *three, *fourth))
         assert {line[0]: line[2:] for line in transfer.reached(rows).rows}[sixty] == said
+    again = [replace(run, cell=replace(run.cell, schedule="paper")) for run in runs(*pairs, *three)]
+    rows = comparison.rows("transfer", [*runs(*pairs, *three), *again])
+    assert {line[0]: line[2] for line in transfer.reached(rows).rows}[sixty] == "6 of 6 ahead, least +2.0; 1 not run"
     tuned = protocols.get(tables).cells(methods=["SL"], tasks=["letter/symmetric-0.4"])[0]
     adjusted = replace(protocols.get("transfer-cifar10n").cells(methods=["GCE"], tasks=["worst"])[0], method="A-GCE")
     more = [

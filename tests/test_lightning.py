@@ -78,8 +78,13 @@ def test_what_is_shipped(data: str | None) -> None:
     noise = noise_of(clean=None, adjuster="sl", data=data)
     assert noise.criterion is not None
     assert noise.criterion.at(0.0).data == data
-    trainer = fitted(Module(), noise)
-    assert 0 < trainer.logged_metrics["gamma1"] <= 1
+    running = noise.criterion.at(0.0).running
+    assert running is not None
+    assert running.seen is not None
+    for _ in range(2):  # the second time it is a new training
+        trainer = fitted(Module(), noise)
+        assert 0 < trainer.logged_metrics["gamma1"] <= 1
+        assert int(running.seen) == len(problem.data()[0]), "one epoch"
 
 
 def test_learning_begins_with_what_is_shipped_for_the_data() -> None:

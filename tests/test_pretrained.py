@@ -274,11 +274,11 @@ def by_margin() -> tuple[Adjuster, ...]:
     return tuple(made)
 
 
-def visits_of(criterion: AdjustedLoss) -> Tensor:
+def seen_by(criterion: AdjustedLoss) -> Tensor:
     running = criterion.at(0).running
     assert running is not None
-    assert running.visits is not None
-    return running.visits
+    assert running.seen is not None
+    return running.seen
 
 
 def test_by_default_averages_are_seen_where_samples_are_named(tmp_path: Path) -> None:
@@ -296,29 +296,56 @@ def test_by_default_averages_are_seen_where_samples_are_named(tmp_path: Path) ->
 
 
 def test_where_margins_grow_evenly_the_guess_is_the_average() -> None:
-    """Two epochs and more of three batches: by their ids, and without."""
+    """Some epochs of three batches: by their ids, and without."""
     named, unnamed = (AdjustedLoss(by_margin(), [4, 3, 2], margin=margin) for margin in ("running", "auto"))
     for epoch in range(1, 6):
         for ids in torch.arange(9).view(3, 3):
             logits = epoch * torch.tensor([[1.0, 0.0, -1.0], [-2.0, 0.0, 1.0], [0.0, 3.0, 0.0]])
             labels = torch.tensor([0, 0, 1])
-            visits_of(unnamed).fill_(epoch)
+            seen_by(unnamed).fill_(9 * (epoch - 1))
             assert_close(unnamed(logits, labels, 0.9), named(logits, labels, 0.9, ids=ids))
 
 
-def test_visits_are_counted_in_training_by_samples(tmp_path: Path) -> None:
+def test_samples_are_counted_in_training(tmp_path: Path) -> None:
     packs.write(tmp_path / "gce.safetensors", Pack(by_margin()))
     made = [AdjustedLoss.pretrained(tmp_path / "gce.safetensors", [5, 3, 2], 9) for _ in range(3)]
     first, second, third = made
     for _ in range(10):
         first(LOGITS, LABELS, progress=0.5)
     first.eval()(LOGITS, LABELS, progress=0.5)
-    assert float(visits_of(first)) == pytest.approx(3.0)
+    assert int(seen_by(first)) == 20
     second.load_state_dict(first.state_dict())
     for other in (second, copy.deepcopy(first), pickle.loads(pickle.dumps(first))):
         assert float(other(LOGITS, LABELS, 0.9)) == float(first(LOGITS, LABELS, 0.9))
-        assert visits_of(other) is not visits_of(first)
+        assert seen_by(other) is not seen_by(first)
     assert float(third(LOGITS, LABELS, 0.9)) != float(first(LOGITS, LABELS, 0.9))
+    third.at_epoch(2)
+    assert float(third.eval()(LOGITS, LABELS, 0.9)) == float(first(LOGITS, LABELS, 0.9))
+    first.load_state_dict(
+        AdjustedLoss.pretrained(tmp_path / "gce.safetensors", [5, 3, 2], 9, margin="latest").state_dict()
+    )
+    assert int(seen_by(first)) == 0, "of a state that has none"
+
+
+def test_what_is_made_of_a_used_one_begins_anew() -> None:
+    used = AdjustedLoss(by_margin(), [5, 5, 5], margin="auto")
+    used(LOGITS, LABELS, progress=0.5)
+    used.at_epoch(3)
+    for margin in (None, "running"):
+        strict = AdjustedLoss(used.at(0.5), [5, 5, 5], margin=margin)
+        with pytest.raises(narl.NarlError, match="pass ids="):
+            strict(LOGITS, LABELS, progress=0.5)
+    assert int(seen_by(AdjustedLoss(used.at(0.5), [5, 5, 5], margin="auto"))) == 0
+    used.at(0.5).refit([5, 5])
+    assert int(seen_by(used)) == 0, "on another data set"
+
+
+def test_shares_of_classes_do_not_say_how_many_samples_there_are() -> None:
+    for counts in ([0.3, 0.3, 0.4], [0, 0, 0]):
+        with pytest.raises(OptionError, match=r"class_counts add up to [01]: give numbers of samples"):
+            AdjustedLoss(by_margin(), counts, margin="auto")
+        assert float(AdjustedLoss(by_margin(), counts, margin="latest")(LOGITS, LABELS, 0.5)) > 0
+        assert float(AdjustedLoss(along(), counts, margin="auto")(LOGITS, LABELS, 0.5)) > 0, "which needs no averages"
 
 
 def test_of_several_processes_each_sees_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,16 +353,27 @@ def test_of_several_processes_each_sees_its_part(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 4)
     criterion = AdjustedLoss(by_margin(), [5, 3, 2], margin="auto")
     criterion(LOGITS, LABELS, progress=0.5)
-    assert float(visits_of(criterion)) == pytest.approx(1 + 4 * 2 / 10)
+    assert int(seen_by(criterion)) == 4 * 2
 
 
-def test_unnamed_samples_go_through_compile() -> None:
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_unnamed_samples_go_through_compile(backend: str) -> None:
+    torch._dynamo.reset()
     plain = AdjustedLoss(by_margin(), [2, 1, 1], total_steps=12, margin="auto")
-    graph = torch.compile(copy.deepcopy(plain), fullgraph=True, backend="eager")
+    whole = copy.deepcopy(plain)
+    graph = torch.compile(whole, fullgraph=True, backend=backend)
     with torch._dynamo.config.patch(error_on_recompile=True):
         for step in range(12):
             logits = (step + 1) * LOGITS
             assert_close(graph(logits, LABELS), plain(logits, LABELS))
+    assert int(seen_by(whole)) == int(seen_by(plain)) == 24
+
+
+def test_states_with_averages_go_into_safetensors(tmp_path: Path) -> None:
+    criterion = AdjustedLoss(by_margin(), [5, 5, 5], total_steps=9, margin="auto")
+    criterion(LOGITS, LABELS, ids=torch.arange(2))
+    save_file(criterion.state_dict(), tmp_path / "state.safetensors")
+    assert (tmp_path / "state.safetensors").stat().st_size > 0
 
 
 def test_states_of_trainings_that_named_samples_and_of_others(tmp_path: Path) -> None:

@@ -222,6 +222,23 @@ def test_what_is_shipped_for_texts(tmp_path: Path) -> None:
     trainer.train()
     assert trainer.adjuster.data == "text"
     assert all(0 < value <= 1 for value in logged(trainer, "gamma1"))
+    running = trainer.adjuster.running
+    assert running is not None
+    seen = int(running.seen)
+    assert seen == trainer.args.per_device_train_batch_size * trainer.state.max_steps, "averages are guessed from it"
+    trainer.train()
+    assert int(running.seen) == seen, "a new training"
+
+
+def test_samples_seen_before_a_training_is_resumed_count(tmp_path: Path) -> None:
+    seen = []
+    for checkpoint in (None, str(tmp_path / "checkpoint-2")):
+        how = arguments(tmp_path, save_strategy="steps", save_steps=2)
+        trainer = NoiseAwareTrainer(bert(), how, train_dataset=NOISY, adjuster="sl", data="text")
+        trainer.train(resume_from_checkpoint=checkpoint)
+        assert trainer.adjuster.running is not None
+        seen.append(int(trainer.adjuster.running.seen))
+    assert seen[0] == seen[1] > 0
 
 
 def test_drop_in_loss_accumulated_and_resumed(tmp_path: Path) -> None:

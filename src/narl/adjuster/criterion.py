@@ -33,7 +33,7 @@ class AdjustedLoss(nn.Module):
     What counts is a call in training mode without ``progress``. With accumulated gradients that is each of the calls
     between two optimiser steps, so ``total_steps`` is the number of batches of the whole training, ``epochs *
     len(loader)``, however many of them make a step. Among processes that train together each has its own criterion,
-    which counts its own calls and, with ``margin="running"``, remembers its own samples; keep it outside of a model in
+    which counts its own calls and, given ``ids``, remembers its own samples; keep it outside of a model in
     ``DistributedDataParallel``, which would overwrite those memories with the first process's.
 
     It has no ``weight``, ``ignore_index`` or ``label_smoothing``. Weigh the values of ``reduction="none"``; leave
@@ -43,8 +43,8 @@ class AdjustedLoss(nn.Module):
     ``torch.compile`` takes it in one graph, ``fullgraph=True`` included. Counting by itself it then computes all
     snapshots and picks one; with ``progress`` it computes one and is compiled anew when the snapshot changes. A running
     margin must know its size before: ``criterion.at(0).running.reserve(num_samples)``. In a CUDA graph that one
-    captures oneself the choice of the snapshot stands still, and what is guessed of unnamed samples: capture again when
-    ``criterion.at`` gives another one.
+    captures oneself the choice of the snapshot stands still: capture again when ``criterion.at`` gives another one. So
+    does what is guessed of samples that are not named: name them there.
 
     Args:
         adjusters: one adjuster or its snapshots in order; of adjusters for several kinds of data, those for ``data``
@@ -55,8 +55,9 @@ class AdjustedLoss(nn.Module):
             says its ``progress``.
         serves: ``"from"`` the time on at which a snapshot was taken, or, as in the paper, ``"until"`` then.
         margin: ``"latest"`` or ``"running"``, whatever the adjusters were learned with; None: as they were; ``"auto"``:
-            as they were, but samples may stay unnamed. What their average over the epochs is then guessed from their
-            latest margin and from how often each was seen, by ``class_counts`` and the calls in training mode.
+            as they were, but samples may stay unnamed. Their average over the epochs is then guessed from the latest
+            margin and from how often each was seen: by the samples of all calls in training mode, times the processes
+            of ``torch.distributed``, over the sum of ``class_counts``.
         robust_start: share of the training with the loss's fixed hyperparameters, in place of the snapshot of before
             its own training, which has learned nothing. 1/3 for data that a network knows by heart before the next
             snapshot serves, such as tables of some thousand rows; T-* methods see to that by themselves.
@@ -127,8 +128,12 @@ class AdjustedLoss(nn.Module):
         self._begins = begins
         for snapshot in snapshots:
             snapshot.running = snapshots[0].running  # one memory of the samples, whichever snapshot is at work
-        if margin == "auto" and snapshots[0].running is not None:
-            snapshots[0].running.visits = torch.ones((), dtype=torch.float64, device="cpu")
+        running = snapshots[0].running
+        if running is not None:
+            running.seen = None
+            if margin == "auto":
+                _refuse_shares(snapshots[0].class_counts)
+                running.count_from(0)
         self.snapshots = nn.ModuleList(snapshots)
         self.reduction = reduction
         self.total_steps = None if total_steps is None else int(total_steps)
@@ -170,8 +175,8 @@ class AdjustedLoss(nn.Module):
         if self.training:
             if ids is not None and first.remembers:
                 first.remember(first.measure(margin(logits, targets), logits), ids)
-            if first.running is not None and first.running.visits is not None:
-                first.running.visits.add_(len(logits) * _peers() / sum(first.class_counts))
+            if first.running is not None and first.running.seen is not None:
+                first.running.seen.add_(len(logits) * _peers())
             if progress is None and self.total_steps is not None:
                 self._steps.add_(1)
         kept = {name: value.detach() for name, value in hyperparameters.items()}
@@ -308,28 +313,37 @@ class AdjustedLoss(nn.Module):
             data=data,
         )
 
-    @property
-    def _visits(self) -> Tensor | None:
-        """How often each sample was seen, the next time included; None where nobody has to know."""
+    def at_epoch(self, epochs: float) -> None:
+        """Say that every sample has been seen so often: for trainers that know. It goes on counting from there.
+
+        Only where samples may stay unnamed (``margin="auto"``) does that matter.
+        """
         running = self.at(0.0).running
-        return None if running is None else running.visits
+        if running is not None and running.seen is not None:
+            running.count_from(round(epochs * sum(self.at(0.0).class_counts)))
 
     def get_extra_state(self) -> Tensor:
-        """The counts, for ``state_dict``: of steps, and of visits where they matter."""
-        return self._steps.clone() if self._visits is None else torch.stack([self._steps.double(), self._visits])
+        """The counts, for ``state_dict``: of steps, and of samples where they matter."""
+        running = self.at(0.0).running
+        return (
+            self._steps.clone() if running is None or running.seen is None else torch.stack([self._steps, running.seen])
+        )
 
     def set_extra_state(self, state: Tensor) -> None:
         """The counts, from ``load_state_dict``."""
-        steps, *visits = state.reshape(-1)
-        self._steps.copy_(steps)
-        if self._visits is not None and visits:
-            self._visits.copy_(visits[0])
+        steps, *seen = state.reshape(-1).tolist()
+        self._steps.fill_(steps)
+        running = self.at(0.0).running
+        if running is not None and running.seen is not None:
+            running.count_from(seen[0] if seen else 0)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         # Older states have no count, and those of before samples could stay unnamed have no averages.
         state_dict.setdefault(f"{prefix}_extra_state", self.get_extra_state())
-        for number in range(len(self.snapshots) if self._visits is not None else 0):
-            state_dict.setdefault(f"{prefix}snapshots.{number}.running._extra_state", torch.empty(0))
+        running = self.at(0.0).running
+        if running is not None and running.seen is not None:
+            for number in range(len(self.snapshots)):
+                state_dict.setdefault(f"{prefix}snapshots.{number}.running._extra_state", torch.empty(0))
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -348,5 +362,13 @@ class AdjustedLoss(nn.Module):
 
 
 def _peers() -> int:
-    """How many processes train together: each sees its part of the samples."""
+    """How many processes train together: each is taken to see its part of the samples."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def _refuse_shares(class_counts: Sequence[float]) -> None:
+    if sum(class_counts) < 2:
+        raise OptionError(
+            f"class_counts add up to {sum(class_counts):g}: give numbers of samples, by which it knows how often each "
+            'was seen, no shares; or margin="latest"'
+        )

@@ -120,8 +120,8 @@ class RunningMargin(nn.Module):
     A network that has memorised a wrong label gives it a positive margin; its average over the epochs still remembers
     that the label was fought for.
 
-    Where nobody says which samples a batch holds, their averages can only be guessed (:meth:`guess`), from how often
-    each was seen so far: ``visits``, which somebody has to count. None: they are not, and samples must be named.
+    Where nobody says which samples a batch holds, their averages can only be guessed (:meth:`guess`), from how many
+    were ``seen`` so far, which somebody has to count. None: they are not counted, and samples must be named.
 
     Args:
         decay: weight of the past. 0 is the latest margin.
@@ -139,7 +139,7 @@ class RunningMargin(nn.Module):
     def __init__(self, decay: float = 0.9) -> None:
         super().__init__()
         self.decay = decay
-        self.visits: Tensor | None = None
+        self.seen: Tensor | None = None
         self._reserved = 0
         self.register_buffer("table", torch.empty(0), persistent=False)
 
@@ -153,10 +153,11 @@ class RunningMargin(nn.Module):
         known = known & ~past.isnan()
         return torch.where(known, self.decay * past + (1 - self.decay) * margins, margins)
 
-    def guess(self, margins: Tensor) -> Tensor:
-        """What the averages of samples that are not named may be, ``(N,)``."""
-        assert self.visits is not None
-        return margins * self.share(self.visits).to(margins)
+    def guess(self, margins: Tensor, count: float) -> Tensor:
+        """What the averages of samples that are not named may be, ``(N,)``; ``count``: how many samples there are."""
+        assert self.seen is not None
+        # On the host, as a number: a copy to the device would make the host wait.
+        return margins * self.share(1 + self.seen.double() / count)
 
     def share(self, visits: Tensor) -> Tensor:
         r"""How much of its latest margin a sample's average is, if margins have grown evenly from zero.
@@ -199,23 +200,30 @@ class RunningMargin(nn.Module):
             self.table = torch.cat([self.table, self.table.new_full((room,), torch.nan)]).to(device)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What copies, files and other processes get: the visits as a number, for torch shares tensors among them."""
-        return {**self.__dict__, "visits": None if self.visits is None else float(self.visits)}
+        """What copies, files and other processes get: the count as a number, for torch shares tensors among them."""
+        return {**self.__dict__, "seen": None if self.seen is None else int(self.seen)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take what :meth:`__getstate__` gave."""
-        visits = state.get("visits")
-        counted = None if visits is None else torch.tensor(visits, dtype=torch.float64, device="cpu")
-        super().__setstate__({**state, "visits": counted})  # type: ignore[no-untyped-call]
+        super().__setstate__({**state, "seen": None})  # type: ignore[no-untyped-call]
+        if state.get("seen") is not None:
+            self.count_from(state["seen"])
+
+    def count_from(self, seen: int) -> None:
+        """Have samples that are not named guessed from now on, so many having been seen."""
+        # A whole number: compiled graphs lose what is added to a float64 scalar on the host (torch 2.13).
+        self.seen = torch.tensor(seen, dtype=torch.int64, device="cpu")
 
     def forget(self) -> None:
         """Start anew, as on another data set."""
         self.table, self._reserved = self.table.new_empty(0), 0
+        if self.seen is not None:
+            self.count_from(0)
 
     # The table grows, which a plain buffer of a state dict cannot.
     def get_extra_state(self) -> Tensor:
         """The averages, for ``state_dict``."""
-        return self.table
+        return self.table.clone()  # snapshots that share them would share memory in a file
 
     def set_extra_state(self, state: Tensor) -> None:
         """The averages, from ``load_state_dict``."""

@@ -92,8 +92,7 @@ def _protocols(table: str | Protocol) -> tuple[Protocol, ...]:
 def _of(protocol: Protocol, dataset: str, schedule: str, runs: Sequence[Run], variants: bool) -> list[Row]:
     """The rows of a data set and schedule, a task after the other."""
     cells: dict[tuple[Task, str], list[Run]] = {}
-    elsewhere = set(protocols.TRANSFERRED).difference(protocol.methods)  # the table transfer has these
-    for run in (run for run in runs if run.cell.method not in elsewhere):
+    for run in (run for run in runs if _fits(run, protocol)):
         cells.setdefault((run.cell.task, run.cell.label), []).append(run)
     order = _in_pairs(protocol.methods)
     always = {f"{method}, tuned" for method in order} if protocol.shipped else set()  # what adjusters are to do without
@@ -106,6 +105,13 @@ def _of(protocol: Protocol, dataset: str, schedule: str, runs: Sequence[Run], va
             for measure in protocol.measures or (None,):
                 found.append(_row(protocol, task, schedule, method, trained, measure))
     return found
+
+
+def _fits(run: Run, protocol: Protocol) -> bool:
+    """Whether a method is of a table's kind: what was learned elsewhere is beside what needs no clean samples."""
+    if protocol.shipped:
+        return run.cell.method in protocol.methods
+    return run.cell.method in protocol.methods or run.cell.method not in protocols.TRANSFERRED
 
 
 def _row(

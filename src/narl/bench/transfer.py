@@ -86,7 +86,7 @@ def _all_ahead(words: str, found: Sequence[Pair]) -> tuple[str, ...]:
     if not found:
         return words, "all ahead", "–", "–"
     gains = [verdicts.difference(pair) for pair in found]
-    missing = len(_METHODS) - len(gains)
+    missing = len(set(_METHODS) - {pair[0]["method"] for pair in found})
     said = f"{sum(gain > 0 for gain in gains)} of {len(gains)} ahead, least {min(gains):+.1f}"
     if missing and min(gains) > 0:
         return words, "all ahead", f"{said}; {missing} not run", "–"

@@ -131,7 +131,7 @@ class NoiseAwareCallback(Callback):
             module: what gives the logits: the ``LightningModule``, or the model in it.
             x: inputs: a tensor, a tuple of positional arguments or a mapping of named ones.
             y: labels ``(N,)``.
-            ids: sample ids ``(N,)``, for ``margin="running"``.
+            ids: sample ids ``(N,)``, for averages over the epochs.
         """
         if not torch.is_grad_enabled() or not module.training:
             return F.cross_entropy(call(module, x, len(y)), y)
@@ -156,6 +156,7 @@ class NoiseAwareCallback(Callback):
         self._trainer, self._done = trainer, -1
         if self.criterion is not None:
             self.criterion.to(pl_module.device)
+            self.criterion.at_epoch(0)
             if self._kept is not None:
                 self.criterion.load_state_dict(self._kept["criterion"])
                 self._kept = None

@@ -76,6 +76,7 @@ class AdjustedLossCallback(TrainerCallback):
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Take down where the training stands."""
+        self.criterion.at_epoch(state.epoch or 0.0)
         self.progress = min(state.global_step / max(state.max_steps, 1), 1.0)
 
     def on_log(

@@ -57,7 +57,8 @@ class NoiseAwareTrainer(Trainer):
         every: steps from one meta step to the next; None: 1 to 10 by the training's length.
         adjuster_lr: the adjuster's learning rate; None: 0.01 to 0.001 by the training's length.
         margin: ``"latest"``; or ``"running"``, averages over the epochs, for which the data set has to have a column
-            ``ids`` with each sample's position.
+            ``ids`` with each sample's position. None: the latest where an adjuster is learned; averages where one was,
+            guessed without that column.
         virtual: see :class:`narl.MetaStep`.
         tangent: see :class:`narl.MetaStep`.
         data: of adjusters for several kinds of data, as shipped ones are, which to use: ``"image"``, ``"table"`` or
@@ -97,7 +98,7 @@ class NoiseAwareTrainer(Trainer):
         clean_batch_size: int | None = None,
         every: int | None = None,
         adjuster_lr: float | None = None,
-        margin: str = "latest",
+        margin: str | None = None,
         virtual: str = "optimizer",
         tangent: str = "auto",
         data: str | None = None,
@@ -111,7 +112,7 @@ class NoiseAwareTrainer(Trainer):
                 "clean_dataset is train_dataset: give samples whose labels are right, and train on the others"
             )
         self._class_counts = self._counted(class_counts)
-        self._adjuster_options = (loss, adjuster, margin, data)
+        self._adjuster_options = (loss, adjuster, margin or "latest", data)
         self._learning_options = {"every": every, "adjuster_lr": adjuster_lr, "virtual": virtual, "tangent": tangent}
         self._learning: Learning | None = None
         self._clean: CleanBatches | None = None
@@ -125,7 +126,7 @@ class NoiseAwareTrainer(Trainer):
         self.report: StepReport | None = None
         if clean_dataset is None:
             self._drop_in: AdjustedLossCallback | None = AdjustedLossCallback(
-                adjuster, self._class_counts, margin=margin, data=data
+                adjuster, self._class_counts, margin=margin or "auto", data=data
             )
             self.compute_loss_func: Any = self._drop_in
             self.add_callback(self._drop_in)
