@@ -117,6 +117,9 @@ def test_what_is_to_be_reached() -> None:
     ]
     for variants in (False, True):
         rows = comparison.rows("transfer", more, variants=variants)
+        assert "A-GCE" not in {row["method"] for row in rows}
+        own = {row["method"] for row in comparison.rows("cifar10n", more, variants=variants) if row["seeds"]}
+        assert own == {"GCE", "A-GCE"}, "T-GCE is the other table's"
         lines = {line[0]: line[1:] for line in transfer.reached(rows).rows}
         assert lines["ahead of the fixed form"][1] == "100 % (2 of 2)", (
             "T-GCE there, and what learned there does not count"

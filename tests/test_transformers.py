@@ -217,17 +217,23 @@ def test_drop_in_loss_of_a_plain_trainer(tmp_path: Path) -> None:
     assert own.evaluate()["eval_loss"] == pytest.approx(float(expected), abs=1e-6)
 
 
+def seen_by(trainer: NoiseAwareTrainer) -> int:
+    """Samples that a drop-in loss has counted."""
+    running = trainer.adjuster.running
+    assert running is not None
+    assert running.seen is not None
+    return int(running.seen)
+
+
 def test_what_is_shipped_for_texts(tmp_path: Path) -> None:
     trainer = NoiseAwareTrainer(bert(), arguments(tmp_path), train_dataset=NOISY, adjuster="sl", data="text")
     trainer.train()
     assert trainer.adjuster.data == "text"
     assert all(0 < value <= 1 for value in logged(trainer, "gamma1"))
-    running = trainer.adjuster.running
-    assert running is not None
-    seen = int(running.seen)
+    seen = seen_by(trainer)
     assert seen == trainer.args.per_device_train_batch_size * trainer.state.max_steps, "averages are guessed from it"
     trainer.train()
-    assert int(running.seen) == seen, "a new training"
+    assert seen_by(trainer) == seen, "a new training"
 
 
 def test_samples_seen_before_a_training_is_resumed_count(tmp_path: Path) -> None:
@@ -236,8 +242,7 @@ def test_samples_seen_before_a_training_is_resumed_count(tmp_path: Path) -> None
         how = arguments(tmp_path, save_strategy="steps", save_steps=2)
         trainer = NoiseAwareTrainer(bert(), how, train_dataset=NOISY, adjuster="sl", data="text")
         trainer.train(resume_from_checkpoint=checkpoint)
-        assert trainer.adjuster.running is not None
-        seen.append(int(trainer.adjuster.running.seen))
+        seen.append(seen_by(trainer))
     assert seen[0] == seen[1] > 0
 
 
