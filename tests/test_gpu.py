@@ -105,3 +105,15 @@ def test_divergence_is_an_error_on_a_gpu_too() -> None:
     with pytest.raises(errors.NarlError):
         meta.step(x * torch.nan, y, (x, y))
     assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+def test_a_shipped_loss_counts_unnamed_samples_on_the_host() -> None:
+    there = narl.AdjustedLoss.pretrained("sl", [20, 20, 20], total_steps=12).cuda()
+    here = narl.AdjustedLoss.pretrained("sl", [20, 20, 20], total_steps=12)
+    logits, labels = 3 * torch.randn(12, 8, CLASSES), torch.randint(0, CLASSES, (12, 8))
+    for z, y in zip(logits, labels, strict=True):
+        torch.testing.assert_close(there(z.cuda(), y.cuda()).cpu(), here(z, y), rtol=1e-4, atol=1e-5)
+    running = there.at(0.0).running
+    assert running is not None
+    assert running.seen is not None
+    assert (running.seen.device.type, int(running.seen)) == ("cpu", 96)
