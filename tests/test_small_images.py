@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import sys
@@ -32,6 +33,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleTyp
         sys.modules.pop(name, None)
 
 
+@functools.cache
 def images(rows: int = 600) -> tuple[Any, Any]:
     """What an image shows is how bright it is: ten shades, with some noise."""
     rng = np.random.default_rng(0)
@@ -72,9 +74,10 @@ def test_networks_side_by_side_are_what_each_is_alone(small: ModuleType) -> None
     assert float(slope[8:].abs().max()) == 0.0 < float(slope[:8].abs().max())
 
 
-def test_trainings_do_not_change_each_other(small: ModuleType) -> None:
+def test_trainings_do_not_change_each_other(small: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(small, "TESTED", 400)
     task = small.Task(10, 300, 5, "symmetric", 0.4, width=8)
-    made = small.draw(task, images(2400))
+    made = small.draw(task, images(800))
     counts = torch.bincount(made.given, minlength=10)
     criteria = [AdjustedLoss(Adjuster("gce", [5, 5]).begin_at(q=q), counts) for q in (0.1, 0.5)]
     together = small.Trainings(task, made, {"gce": criteria, "js": []}).run()
