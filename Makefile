@@ -13,7 +13,7 @@ demo: $(VENV)/.demo  ## Train on wrongly labelled digits: cross entropy, a robus
 	@$(BIN)/narl demo $(ARGS)
 
 test: $(VENV)/.dev  ## Run the tests, in two processes or in JOBS; without Chromium: NARL_NO_BROWSER=1
-	@CHROMIUM=$$(sh scripts/chromium.sh) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+	@PYTHONDONTWRITEBYTECODE= CHROMIUM=$$(sh scripts/chromium.sh) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 browser: $(VENV)/.dev  ## Run only the tests of the pages in Chromium, which is installed if there is none
 	@CHROMIUM=$$(sh scripts/chromium.sh) $(BIN)/python -m pytest -m browser $(ARGS)
