@@ -12,6 +12,7 @@ help:  ## Show this list
 demo: $(VENV)/.demo  ## Train on wrongly labelled digits: cross entropy, a robust loss, and the adjusted one
 	@$(BIN)/narl demo $(ARGS)
 
+# Tests start many commands, which start sooner from compiled modules, also where the environment says to keep none.
 test: $(VENV)/.dev  ## Run the tests, in two processes or in JOBS; without Chromium: NARL_NO_BROWSER=1
 	@PYTHONDONTWRITEBYTECODE= CHROMIUM=$$(sh scripts/chromium.sh) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 

@@ -132,7 +132,7 @@ class AdjustedLoss(nn.Module):
         if running is not None:
             running.seen = None
             if margin == "auto":
-                _refuse_shares(snapshots[0].class_counts)
+                _refuse_shares(snapshots[0].num_samples)
                 running.count_from(0)
         self.snapshots = nn.ModuleList(snapshots)
         self.reduction = reduction
@@ -175,8 +175,8 @@ class AdjustedLoss(nn.Module):
         if self.training:
             if ids is not None and first.remembers:
                 first.remember(first.measure(margin(logits, targets), logits), ids)
-            if first.running is not None and first.running.seen is not None:
-                first.running.seen.add_(len(logits) * _peers())
+            if self._counted is not None:
+                self._counted.add_(len(logits) * _peers())
             if progress is None and self.total_steps is not None:
                 self._steps.add_(1)
         kept = {name: value.detach() for name, value in hyperparameters.items()}
@@ -318,30 +318,30 @@ class AdjustedLoss(nn.Module):
 
         Only where samples may stay unnamed (``margin="auto"``) does that matter.
         """
+        if self._counted is not None:
+            self._counted.fill_(round(epochs * self.at(0.0).num_samples))
+
+    @property
+    def _counted(self) -> Tensor | None:
+        """How many samples were seen; None where all are named or nobody has to know."""
         running = self.at(0.0).running
-        if running is not None and running.seen is not None:
-            running.count_from(round(epochs * sum(self.at(0.0).class_counts)))
+        return None if running is None else running.seen
 
     def get_extra_state(self) -> Tensor:
         """The counts, for ``state_dict``: of steps, and of samples where they matter."""
-        running = self.at(0.0).running
-        return (
-            self._steps.clone() if running is None or running.seen is None else torch.stack([self._steps, running.seen])
-        )
+        return self._steps.clone() if self._counted is None else torch.stack([self._steps, self._counted])
 
     def set_extra_state(self, state: Tensor) -> None:
         """The counts, from ``load_state_dict``."""
         steps, *seen = state.reshape(-1).tolist()
         self._steps.fill_(steps)
-        running = self.at(0.0).running
-        if running is not None and running.seen is not None:
-            running.count_from(seen[0] if seen else 0)
+        if self._counted is not None:
+            self._counted.fill_(seen[0] if seen else 0)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         # Older states have no count, and those of before samples could stay unnamed have no averages.
         state_dict.setdefault(f"{prefix}_extra_state", self.get_extra_state())
-        running = self.at(0.0).running
-        if running is not None and running.seen is not None:
+        if self._counted is not None:
             for number in range(len(self.snapshots)):
                 state_dict.setdefault(f"{prefix}snapshots.{number}.running._extra_state", torch.empty(0))
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
@@ -366,9 +366,9 @@ def _peers() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
-def _refuse_shares(class_counts: Sequence[float]) -> None:
-    if sum(class_counts) < 2:
+def _refuse_shares(num_samples: float) -> None:
+    if num_samples < 2:
         raise OptionError(
-            f"class_counts add up to {sum(class_counts):g}: give numbers of samples, by which it knows how often each "
-            'was seen, no shares; or margin="latest"'
+            f"class_counts add up to {num_samples:g}: give numbers of samples, by which it knows how often each was "
+            'seen, no shares; or margin="latest"'
         )

@@ -102,8 +102,8 @@ class Adjuster(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Of copies and files of before it could be for one kind of data, or its heads for classes of certain sizes."""
-        new = {"data": None, "sizes": None, "_count": sum(state["class_counts"])}
-        super().__setstate__({**new, **state})  # type: ignore[no-untyped-call]
+        super().__setstate__({"data": None, "sizes": None, **state})  # type: ignore[no-untyped-call]
+        self.num_samples = sum(self.class_counts)
         seen = parsed(self.input)
         assert seen is not None
         self._measure, self._besides = seen
@@ -229,7 +229,7 @@ class Adjuster(nn.Module):
         else:
             families = Families.nearest(class_counts, self.sizes)
         self.class_counts: list[float] = checked_counts(class_counts).tolist()
-        self._count = sum(self.class_counts)
+        self.num_samples = sum(self.class_counts)
         self.centres: list[float] = families.centres.tolist()
         self.of_class = families.of_class.to(self.heads.weight.device)
 
@@ -257,7 +257,7 @@ class Adjuster(nn.Module):
         seen = self.measure(margin(logits, targets), logits)
         if self.running is not None:
             unnamed = ids is None and self.running.seen is not None
-            seen = self.running.guess(seen, self._count) if unnamed else self.running.blend(seen, _required(ids))
+            seen = self.running.guess(seen, self.num_samples) if unnamed else self.running.blend(seen, _required(ids))
         by_family = self.curves(seen)
         if targets.dim() == 1:
             own = self.of_class[targets.long()].unsqueeze(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from narl.bench import verdicts
+from narl.bench import protocols, verdicts
 from narl.bench.tables import Table
 from narl.bench.verdicts import Pair, Row
 
@@ -27,7 +27,8 @@ def reached(rows: Sequence[Row]) -> Table:
         ('ahead of the fixed form', '80 % of the cells', '–', '–')
     """
     fixed, tuned = (
-        [pair for pair in verdicts.pairs(rows, how) if pair[0]["method"] in _METHODS] for how in ("", "tuned")
+        [pair for pair in verdicts.pairs(rows, how) if pair[0]["method"] in protocols.TRANSFERRED]
+        for how in ("", "tuned")
     )
     ce = _against_ce(rows)
     noisy = [pair for pair in ce if _rate(pair[0]) >= _MUCH]
@@ -56,11 +57,8 @@ def _against_ce(rows: Sequence[Row]) -> list[Pair]:
     """Transferred methods with cross entropy on the same task, model and schedule."""
     places = ("dataset", "noise", "rate", "schedule", "model")
     ce = {tuple(row[name] for name in places): row for row in rows if row["method"] == "CE" and row["seeds"]}
-    transferred = [row for row in rows if row["method"] in _METHODS and row["seeds"]]
+    transferred = [row for row in rows if row["method"] in protocols.TRANSFERRED and row["seeds"]]
     return [(row, ce[key]) for row in transferred if (key := tuple(row[name] for name in places)) in ce]
-
-
-_METHODS = ("T-GCE", "T-SL", "T-PolySoft", "T-JS")
 
 
 def _rate(row: Row) -> float:
@@ -86,7 +84,7 @@ def _all_ahead(words: str, found: Sequence[Pair]) -> tuple[str, ...]:
     if not found:
         return words, "all ahead", "–", "–"
     gains = [verdicts.difference(pair) for pair in found]
-    missing = len(set(_METHODS) - {pair[0]["method"] for pair in found})
+    missing = len(set(protocols.TRANSFERRED) - {pair[0]["method"] for pair in found})
     said = f"{sum(gain > 0 for gain in gains)} of {len(gains)} ahead, least {min(gains):+.1f}"
     if missing and min(gains) > 0:
         return words, "all ahead", f"{said}; {missing} not run", "–"
