@@ -92,20 +92,29 @@ SOURCE = Drawn(EPOCHS, 3000, 18, 12, _even(6, 12, 0, 2, 2.0))
 
 @dataclass(frozen=True)
 class Variant:
-    """How a target is trained: with a fixed loss, or an adjuster of some source and input."""
+    """How a target is trained: with a fixed loss, or an adjuster of some source, input and number of families."""
 
     source: str = ""
     input: str = "margin"
     options: tuple[tuple[str, Any], ...] = ()
+    families: int = 3
 
     @property
     def file(self) -> str:
         """Of the adjuster."""
-        return f"{self.source}-{self.input}.safetensors"
+        families = "" if self.families == 3 else f"-{self.families}"
+        return f"{self.source}-{self.input}{families}.safetensors"
 
 
-def _served(source: str, input: str = "margin", start: float = THIRD, margin: str = "running", **more: Any) -> Variant:
-    return Variant(source, input, (("robust_start", start), ("margin", margin), *more.items()))
+def _served(
+    source: str,
+    input: str = "margin",
+    start: float = THIRD,
+    margin: str = "running",
+    families: int = 3,
+    **more: Any,
+) -> Variant:
+    return Variant(source, input, (("robust_start", start), ("margin", margin), *more.items()), families)
 
 
 # By what the tables call them: first those about the beginning, then those about margins, input and source.
@@ -122,6 +131,8 @@ VARIANTS = {
     "scaled": _served("digits", "scaled"),
     "rank": _served("digits", "rank"),
     "margin+progress": _served("digits", "margin+progress"),
+    "one family": _served("digits", families=1),
+    "five families": _served("digits", families=5),
     "four tasks": _served("both"),
     "four tasks, until": _served("both", serves="until"),
     "four tasks, the untrained snapshot first": _served("both", start=0.0),
@@ -225,18 +236,18 @@ def learned(variant: Variant, folder: Path) -> Path:
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         words, tasks = SOURCES[variant.source]
-        packs.write(path, Pack(tuple(_learn(tasks(), variant.input)), trained_on=words))
+        packs.write(path, Pack(tuple(_learn(tasks(), variant.input, variant.families)), trained_on=words))
     return path
 
 
-def _learn(tasks: Sequence[Task], input: str) -> Iterator[Adjuster]:
+def _learn(tasks: Sequence[Task], input: str, families: int) -> Iterator[Adjuster]:
     """An adjuster before, along and at the end of the training of a classifier a task, which move it in turn.
 
     Each task has families of its own, by its labels, so that all heads learn; shorter tasks make their steps at even
     distances.
     """
     generator = torch.Generator().manual_seed(0)
-    adjuster = Adjuster("gce", [120] * 10, input=input, generator=generator)
+    adjuster = Adjuster("gce", [120] * 10, families=families, input=input, generator=generator)
     outer = torch.optim.Adam(adjuster.parameters(), lr=1e-2, weight_decay=1e-4)
     metas = []
     for task in tasks:
