@@ -1,6 +1,7 @@
 """Small images with wrong labels, drawn from CIFAR-10's training images, and whole trainings on them side by side.
 
     python benchmarks/small_images.py run --data cifar10.npz --adjuster FILE [--adjuster …]   # what is missing
+    python benchmarks/small_images.py run --data cifar10.npz --heavy --value js:pi1=0.01 …    # 60 % wrong, other values
     python benchmarks/small_images.py show
 
 On each of six tasks of 10 and of 80 classes, residual networks that begin alike see the same batches, one with cross
@@ -66,6 +67,8 @@ class Task:
 
 NOISE = (("clean", 0.0), ("symmetric", 0.4), ("pair", 0.4))
 TASKS = tuple(Task(classes, 8000, 16, *kind) for classes in (10, 80) for kind in NOISE)
+HEAVY = tuple(Task(80, 8000, 16, *kind) for kind in (("clean", 0.0), ("symmetric", 0.6)))
+Value = tuple[str, tuple[tuple[str, float], ...]]  # a loss with other hyperparameters than its paper's
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,14 +180,20 @@ class Trainings:
         drawn: its data.
         adjusted: by the name of a loss, the adjusted forms of it; none: only as it is.
         device: where.
+        values: losses with values of their own, last.
     """
 
     def __init__(
-        self, task: Task, drawn: Drawn, adjusted: Mapping[str, Sequence[AdjustedLoss]], device: str = "cpu"
+        self,
+        task: Task,
+        drawn: Drawn,
+        adjusted: Mapping[str, Sequence[AdjustedLoss]],
+        device: str = "cpu",
+        values: Sequence[Value] = (),
     ) -> None:
-        self.task, self._device = task, device
+        self.task, self._device, self._values = task, device, [(losses.get(name), dict(own)) for name, own in values]
         generator = torch.Generator().manual_seed(task.seed)
-        count = 1 + sum(1 + len(criteria) for criteria in adjusted.values())
+        count = 1 + sum(1 + len(criteria) for criteria in adjusted.values()) + len(values)
         self._networks = Networks(task.classes, task.width, count, generator, device)
         self._losses = [(losses.get(name), len(criteria)) for name, criteria in adjusted.items()]
         rows = len(drawn.given)
@@ -262,6 +271,8 @@ class Trainings:
                 chosen = judges(progress, own.detach(), labels, ids)
                 values.append(robust(own.flatten(0, 1), labels.repeat(count), **chosen))
             begin += 1 + count
+        for number, (robust, own_values) in enumerate(self._values, begin):
+            values.append(robust(logits[number], labels, **own_values))
         slopes = torch.autograd.grad(torch.cat(values).sum() / len(ids), self._networks.weights)
         with torch.no_grad():
             torch._foreach_mul_(self._speeds, MOMENTUM)
@@ -302,6 +313,7 @@ def run(
     serves: str = "from",
     margin: str | None = None,
     device: str = "cpu",
+    values: Sequence[Value] = (),
 ) -> None:
     """Train on tasks with what has no result there yet."""
     how = (", until" if serves == "until" else "") + HOW[margin]
@@ -319,13 +331,15 @@ def run(
             if named not in known:
                 asked.setdefault(loss, []).append(named)
                 forms.setdefault(loss, []).append(AdjustedLoss(pack.snapshots, counts, serves=serves, margin=margin))
-        if not asked:
+        others = [value for value in values if (_called(value), "") not in known]
+        if not asked and not others:
             continue
         began = time.perf_counter()
-        found = iter(Trainings(task, drawn, forms, device).run())
+        found = iter(Trainings(task, drawn, forms, device, others).run())
         rows = [("CE", "", next(found))]
         for loss, named_ones in asked.items():
             rows += [(losses.get(loss).title, "", next(found)), *((*one, next(found)) for one in named_ones)]
+        rows += [(_called(value), "", next(found)) for value in others]
         seconds = round(time.perf_counter() - began)
         with RESULTS.open("a") as file:
             for name, digest, last5 in rows:
@@ -336,22 +350,57 @@ def run(
 
 
 def tables() -> list[Table]:
-    """Accuracies by task, and means."""
+    """Accuracies by task, means over seeds; and what other values of a loss do where most labels are wrong."""
     by_name: dict[str, dict[str, dict[int, float]]] = {}
     for row in results():  # of a file that was made again, and of what two processes have trained, the newest counts
         task = Task(**row["task"])
         by_name.setdefault(row["name"], {}).setdefault(task.name, {})[task.seed] = 100 * row["last5"]
-    columns = [task.name for task in TASKS]
+    heavy = {name: found for name, found in by_name.items() if HEAVY[-1].name in found}
+    usual = {name: found for name, found in by_name.items() if VALUE not in name}
+    note = (
+        f"Test accuracy, %, mean of the last five epochs. Networks of seven convolutions, {TASKS[0].rows} images of "
+        f"16 × 16 pixels, {TASKS[0].epochs} epochs."
+    )
+    made = [_table("Small images", usual, TASKS, note)]
+    return made + ([_table("Small images, most labels wrong", heavy, HEAVY, note)] if heavy else [])
+
+
+def _table(title: str, by_name: Mapping[str, dict[str, dict[int, float]]], tasks: Sequence[Task], note: str) -> Table:
+    columns = [task.name for task in tasks]
     lines = []
     for name in sorted(by_name, key=_place):
         found = by_name[name]
         cells = [f"{np.mean(list(found[column].values())):.1f}" if column in found else "–" for column in columns]
         lines.append((_in_words(name), *cells))
-    note = (
-        f"Test accuracy, %, mean of the last five epochs. Networks of seven convolutions, {TASKS[0].rows} images of "
-        f"16 × 16 pixels, {TASKS[0].epochs} epochs."
+    return Table(title, ("", *columns), tuple(lines), (note,))
+
+
+VALUE = " = "  # in what a loss with values of its own is called
+
+
+def _called(value: Value) -> str:
+    """For results.
+
+    Example:
+        >>> _called(("js", (("pi1", 0.01),)))
+        'JS, pi1 = 0.01'
+    """
+    name, own = value
+    return ", ".join(
+        [losses.get(name).title, *(f"{hyperparameter}{VALUE}{number:g}" for hyperparameter, number in own)]
     )
-    return [Table("Small images", ("", *columns), tuple(lines), (note,))]
+
+
+def _value(text: str) -> Value:
+    """What the command line names.
+
+    Example:
+        >>> _value("sl:gamma1=1,gamma2=0.5")
+        ('sl', (('gamma1', 1.0), ('gamma2', 0.5)))
+    """
+    name, _, own = text.partition(":")
+    pairs = [pair.partition("=") for pair in own.split(",")]
+    return name, tuple((hyperparameter, float(number)) for hyperparameter, _, number in pairs)
 
 
 HOW = {None: "", "latest": ", latest margin", "running": ", running margin", "auto": ", samples not named"}
@@ -364,7 +413,7 @@ FORMS = {
 
 def _place(name: str) -> tuple[bool, str, bool, str]:
     """Cross entropy, then each loss before its adjusters."""
-    loss = name.partition("-")[0]
+    loss = name.partition("-")[0].partition(",")[0]
     return name != "CE", loss.lower(), loss != name, name
 
 
@@ -376,7 +425,7 @@ def _in_words(name: str) -> str:
         ('T-GCE: nine tasks, margins lifted, until', 'GCE', 'T-SL: mine')
     """
     loss, dash, form = name.partition("-")
-    if not dash:
+    if not dash or VALUE in name:
         return name
     form, comma, serves = form.partition(",")
     form = form.partition("~")[0]
@@ -395,6 +444,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="CIFAR-10 as npz")
     parser.add_argument("--adjuster", type=Path, action="append", default=[])
     parser.add_argument("--classes", type=int, choices=(10, 80), help="those tasks alone")
+    parser.add_argument("--heavy", action="store_true", help="80 classes, right labels and 60 % wrong ones")
+    parser.add_argument("--value", type=_value, action="append", default=[], metavar="LOSS:NAME=NUMBER,…")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--serves", choices=("from", "until"), default="from", help="as of AdjustedLoss")
     parser.add_argument("--margin", choices=[name for name in HOW if name], help="else as each was learned")
@@ -404,14 +455,14 @@ def main() -> None:
     given = parser.parse_args()
     if given.what == "show":
         print("\n\n".join(table.markdown() for table in tables()))
-    elif given.data is None or not given.adjuster:
-        parser.error("run needs --data and at least one --adjuster")
+    elif given.data is None or not (given.adjuster or given.value):
+        parser.error("run needs --data, and at least one --adjuster or --value")
     else:
-        chosen = [task for task in TASKS if given.classes in (None, task.classes)]
+        chosen = [task for task in (HEAVY if given.heavy else TASKS) if given.classes in (None, task.classes)]
         tasks = [replace(task, seed=seed) for seed in range(given.seeds) for task in chosen]
         torch.set_num_threads(given.threads)
         first, every = given.part
-        how = {"serves": given.serves, "margin": given.margin, "device": given.device}
+        how = {"serves": given.serves, "margin": given.margin, "device": given.device, "values": given.value}
         run(read(given.data), given.adjuster, tasks[first::every], **how)
 
 

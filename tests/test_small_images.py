@@ -104,3 +104,23 @@ def test_files_are_judged_once(
     assert [line[0] for line in table.rows] == ["CE", "GCE", "T-GCE: mine", "T-GCE: mine, running margin"]
     assert "10 classes, symmetric 0.4" in table.markdown()
     capsys.readouterr()
+
+
+def test_losses_with_other_values_are_trained_beside(
+    small: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = small.Task(10, 200, 5, "symmetric", 0.6, width=4)
+    monkeypatch.setattr(small, "HEAVY", (task,))
+    monkeypatch.setattr(small, "TESTED", 100)
+    nearly_ce, js = ("gce", (("q", 1e-9),)), ("js", (("pi1", 0.3),))
+    small.run(images(), [], [task], values=[nearly_ce, js])
+    small.run(images(), [], [task], values=[js, nearly_ce])  # which has nothing left to do
+    rows = {row["name"]: row["last5"] for row in map(json.loads, small.RESULTS.read_text().splitlines())}
+    assert list(rows) == ["CE", "GCE, q = 1e-09", "JS, pi1 = 0.3"]
+    assert rows["GCE, q = 1e-09"] == pytest.approx(rows["CE"], abs=0.02)
+    made = small.draw(task, images())
+    assert rows["JS, pi1 = 0.3"] == pytest.approx(small.Trainings(task, made, {}, values=[js]).run()[1], abs=0.02)
+    usual, heavy = small.tables()
+    assert [line[0] for line in usual.rows] == ["CE"]
+    assert [line[0] for line in heavy.rows] == list(rows)
+    capsys.readouterr()
