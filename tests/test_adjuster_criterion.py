@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -26,7 +27,7 @@ from torch.testing import assert_close
 
 from narl import AdjustedLoss, Adjuster, losses, margin
 from narl.adjuster.last_batch import LastBatch
-from narl.errors import ClassCountsError, LabelError, OptionError, SampleIdsError
+from narl.errors import ClassCountsError, LabelError, LogitsError, NarlWarning, OptionError, SampleIdsError
 from narl.train.evaluate import separation
 
 ADJUSTABLE = [name for name in losses.names() if losses.get(name).hyperparameters]
@@ -182,6 +183,7 @@ def test_labels_that_cross_entropy_ignores() -> None:
 # Its own count
 
 
+@pytest.mark.filterwarnings("ignore:call .* in training mode")  # beyond the last step, on purpose
 @given(count=st.integers(1, 4), total=st.integers(1, 12), modes=st.lists(st.sampled_from("tep"), max_size=16))
 @settings(max_examples=25, deadline=None)
 def test_it_counts_calls_in_training_mode(count: int, total: int, modes: list[str]) -> None:
@@ -217,6 +219,7 @@ def test_without_any_word_of_the_progress(options: dict[str, Any]) -> None:
         assert single.progress == 0
 
 
+@pytest.mark.filterwarnings("ignore:call .* in training mode")  # beyond the last step, on purpose
 def test_an_adjuster_that_sees_the_progress_is_told() -> None:
     adjuster = taught(input="margin+progress")
     criterion, by_hand = AdjustedLoss(adjuster, NEW, total_steps=4), copy.deepcopy(adjuster).refit(NEW)
@@ -328,6 +331,13 @@ def any_batch(draw: st.DrawFn) -> tuple[str, Tensor, Tensor, dict[str, Tensor]]:
     return name, logits, targets, values
 
 
+def strongest(name: str, values: dict[str, Tensor]) -> Tensor:
+    """How much stronger than cross entropy the loss pulls a label of the batch that fits, if it does."""
+    if name != "sl":
+        return torch.tensor(1.0, dtype=torch.float64)
+    return torch.cat([torch.ones(1), values["gamma1"] + 4 * 0.99 * values["gamma2"]]).max().double()
+
+
 def pull(name: str, logits: Tensor, targets: Tensor, values: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     """Prediction, and the loss's gradient by the logits, row by row in double precision."""
     rows = []
@@ -349,6 +359,7 @@ def test_suspicion_is_what_the_gradients_target_takes_from_the_label(example: An
     if not len(logits):
         return
     p, slope = pull(name, logits, targets, values)
+    slope = slope / strongest(name, values)
     if targets.dim() == 1:
         implied = (p - slope).gather(1, targets[:, None])[:, 0]  # cross entropy with this target has that gradient
         expected = (1 - implied).clamp(min=0)
@@ -372,7 +383,16 @@ def test_suspicion_by_the_formulas() -> None:
     }
     for name, (hyperparameters, w) in weights.items():
         found = LastBatch(losses.get(name), logits, labels, hyperparameters).suspicion
-        assert_close(found, (1 - w).clamp(min=0) * (1 - p))
+        assert_close(found, (1 - w / strongest(name, hyperparameters)).clamp(min=0) * (1 - p))
+
+
+def test_what_sl_learns_from_strongly_is_not_all_believed() -> None:
+    """A label that hardly fits pulls as cross entropy does, a fitting one five times as strongly."""
+    p = torch.tensor([0.01, 0.3, 0.9], dtype=torch.float64)
+    logits, ones = torch.stack([p.log(), (1 - p).log()], dim=1), torch.ones(3, dtype=torch.float64)
+    found = LastBatch(losses.get("sl"), logits, torch.zeros(3).long(), {"gamma1": ones, "gamma2": ones}).suspicion
+    assert_close(found, (1 - (1 + 4 * p) / (1 + 4 * 0.99)) * (1 - p))
+    assert found.tolist() == sorted(found.tolist(), reverse=True)
 
 
 ROBUST = {
@@ -428,6 +448,27 @@ def test_the_last_batch_of_a_criterion() -> None:
         assert not any(values.requires_grad for values in seen)
         assert last is criterion.last
     assert not any("seen" in key or "last" in key for key in criterion.state_dict())
+
+
+def test_a_training_that_is_longer_than_was_said() -> None:
+    criterion = AdjustedLoss([taught(seed=seed) for seed in range(3)], NEW, total_steps=2)
+    for _ in range(2):
+        criterion(*batch())
+    criterion.eval()
+    criterion(*batch())  # counts for nothing
+    criterion.train()
+    with pytest.warns(NarlWarning, match=r"call 3 in training mode, and total_steps = 2: .*epochs \* len\(loader\)"):
+        criterion(*batch())
+    criterion(*batch())  # said once
+
+
+@pytest.mark.parametrize(
+    ("logits", "message"),
+    [(np.zeros((4, 3)), "logits are a ndarray"), (torch.zeros(4, 1), "give a binary classifier two outputs")],
+)
+def test_logits_that_cannot_be_meant(logits: Any, message: str) -> None:
+    with pytest.raises(LogitsError, match=message):
+        AdjustedLoss(taught(), NEW)(logits, torch.tensor([0, 1, 2, 0]))
 
 
 def test_the_last_batch_of_a_running_margin() -> None:
@@ -507,6 +548,7 @@ def compiled_alike(criterion: AdjustedLoss, backend: str, **how: Any) -> int:
     return len(graphs)
 
 
+@pytest.mark.filterwarnings("ignore:call .* in training mode")  # beyond the last step, on purpose
 def test_compiled_with_its_own_count() -> None:
     criterion = AdjustedLoss([taught(seed=seed) for seed in range(3)], NEW, total_steps=4)
     assert compiled_alike(criterion, "aot_eager") == 1

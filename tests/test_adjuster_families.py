@@ -164,6 +164,15 @@ def test_counts_that_are_none(counts: Any, words: str) -> None:
     assert isinstance(caught.value, ValueError)
 
 
+def test_a_series_is_taken_by_its_index_or_not_at_all() -> None:
+    pandas = pytest.importorskip("pandas")
+    by_frequency = pandas.Series([0] * 5 + [1] * 50 + [2] * 20).value_counts()
+    with pytest.raises(ClassCountsError, match=r"index is not 0, 1, 2, … in this order, as value_counts\(\)"):
+        Families.from_counts(by_frequency)
+    sorted_ones = Families.from_counts(by_frequency.sort_index())
+    assert torch.equal(sorted_ones.of_class, Families.from_counts([5, 50, 20]).of_class)
+
+
 @pytest.mark.parametrize("k", [0, -3])
 def test_too_few_families(k: int) -> None:
     with pytest.raises(OptionError, match=f"k = {k} families are too few: use 1 or more"):

@@ -59,6 +59,22 @@ def test_tables_hold_the_verdicts(run: Path) -> None:
     assert noise["classes"] == list(verdicts.class_names)
 
 
+def test_what_was_held_out_to_test_on_is_said_not_to_be_judged(tmp_path: Path) -> None:
+    data = rings(tmp_path / "rings.csv")
+    rows = len(table(data))
+    done("train", data, "--out", tmp_path / "run", "--ignore", "true_label", *TRAIN[:-1], "0.2")
+    judged = len(from_run(tmp_path / "run"))
+    answer = done("audit", tmp_path / "run")
+    note = f"{rows - judged} more samples were held out as the run's test set and are not judged"
+    assert judged < rows
+    assert f"note: {note}" in answer.out
+    assert note in (tmp_path / "run" / "audit" / "report.html").read_text().replace("&#39;", "'")
+
+
+def test_without_a_test_set_all_are_judged(run: Path) -> None:
+    assert "not judged" not in done("audit", run).out
+
+
 def test_parquet_holds_the_same(run: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     done("audit", run)

@@ -31,10 +31,32 @@ def test_mistakes_of_the_classifier_are_told_from_noise(mistakes: float, noise: 
     assert (len(notes) == 1 and "which are right" in notes[0]) if doubted else notes == []
 
 
-def test_without_clean_samples_nothing_is_known() -> None:
-    verdicts = said(0.4, 0.3, clean=False)
+def test_without_clean_samples_little_is_known() -> None:
+    verdicts = said(0.1, 0.3, clean=False)
     assert verdicts.contradicted is None
     assert doubt_of(verdicts) is None
+
+
+def test_a_classifier_that_contradicts_most_labels_is_doubted() -> None:
+    verdicts = said(0.5, 0.3, clean=False)
+    note = doubt_of(verdicts)
+    assert note is not None
+    assert f"contradicts {verdicts.wrong.mean():.1%} of all labels" in note
+    assert note[1:] in page_data(verdicts, title="run")["notes"][0]
+
+
+@pytest.mark.parametrize("stubborn", [0.0, 0.05, 0.3])
+def test_a_classifier_with_one_class_for_everything_is_doubted(stubborn: float) -> None:
+    rng = np.random.default_rng(0)
+    given = rng.choice(3, 900, p=[0.6, 0.2, 0.2])
+    right = rng.random(900) < stubborn  # of these it has learned something
+    logits = 6 * np.eye(3)[np.where(right, given, 0)] + rng.normal(size=(900, 3))
+    note = doubt_of(audit.from_logits(logits, given))
+    if stubborn > 0.1:
+        assert note is None
+    else:
+        assert note is not None
+        assert "% of all samples '0'" in note
 
 
 def test_nothing_is_sure_to_the_last_digit() -> None:

@@ -479,6 +479,8 @@ def test_what_is_shipped_is_listed_and_used(weights: Path) -> None:
     assert defaults.adjusters_of(Settings(data="x.csv", method="T-JS")) == ()
     with pytest.raises(UnknownNameError, match="did you mean 'gce"):
         AdjustedLoss.pretrained("gcf", [5, 5])
+    with pytest.raises(UnknownNameError, match="None names no adjuster: give a string"):
+        AdjustedLoss.pretrained(None, [5, 5])  # type: ignore[arg-type]
 
 
 def test_a_file_that_is_another_one_is_refused(weights: Path, tmp_path: Path) -> None:

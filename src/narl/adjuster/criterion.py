@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Sequence
 from numbers import Integral
 from os import PathLike
@@ -18,7 +19,7 @@ from narl.adjuster.margins import RunningMargin, margin
 from narl.adjuster.network import Adjuster
 from narl.adjuster.turns import KINDS, after_fixed, in_turn, meant_for
 from narl.checks import warn_of_probabilities
-from narl.errors import OptionError, nearest
+from narl.errors import NarlWarning, OptionError, nearest
 
 
 @final
@@ -140,7 +141,7 @@ class AdjustedLoss(nn.Module):
         # A tensor, for torch.compile would take a number for a constant; no buffer, for on a GPU reading it would make
         # the host wait.
         self._steps = torch.zeros((), dtype=torch.int64, device="cpu")
-        self._looked = False
+        self._looked = self._longer = False
         self._seen: tuple[Tensor, Tensor, dict[str, Tensor]] | None = None
         self._last: LastBatch | None = None
 
@@ -179,6 +180,8 @@ class AdjustedLoss(nn.Module):
                 self._counted.add_(len(logits) * _peers())
             if progress is None and self.total_steps is not None:
                 self._steps.add_(1)
+                if not torch.compiler.is_compiling():
+                    self._warn_of_length()
         kept = {name: value.detach() for name, value in hyperparameters.items()}
         self._seen, self._last = (logits.detach().clone(), targets.detach().clone(), kept), None
         if self.reduction == "none":
@@ -216,6 +219,19 @@ class AdjustedLoss(nn.Module):
                 raise OptionError("no batch was seen yet: criterion.last tells of the latest; call the criterion first")
             self._last = LastBatch(self.at(0.0).robust_loss, *self._seen)
         return self._last
+
+    def _warn_of_length(self) -> None:
+        """Say once that the training is longer than it was told."""
+        if self._longer or self.total_steps is None or self.steps <= self.total_steps:
+            return
+        self._longer = True
+        warnings.warn(
+            f"call {self.steps:,} in training mode, and total_steps = {self.total_steps:,}: from here on the last "
+            "snapshot serves, and before the others may have served too early. Give the number of batches of the whole "
+            "training, epochs * len(loader), and call criterion.eval() where it is not trained on",
+            NarlWarning,
+            stacklevel=4,
+        )
 
     @property
     def steps(self) -> int:

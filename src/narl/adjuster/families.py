@@ -114,6 +114,12 @@ def uneven(counts: Counts) -> bool:
 
 def checked_counts(counts: Counts) -> npt.NDArray[np.float64]:
     """Class counts as float64 ``(c,)``, or an error that says what is wrong with them."""
+    named = getattr(counts, "index", None)
+    if hasattr(counts, "sort_index") and not np.array_equal(np.asarray(named), np.arange(len(counts))):  # of pandas
+        raise ClassCountsError(
+            "the class counts are a Series whose index is not 0, 1, 2, … in this order, as value_counts() leaves it, "
+            "and would go to other classes: numpy.bincount(labels, minlength=num_classes) makes them"
+        )
     try:
         values = counts.detach().cpu().double().numpy() if isinstance(counts, Tensor) else np.asarray(counts)
     except ValueError:  # rows of different lengths

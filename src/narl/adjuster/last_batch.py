@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import final
 
@@ -33,10 +34,12 @@ class LastBatch:
 
     It is 0 for cross entropy, which believes every label, and for a sample that fits its label whatever its
     hyperparameters; it is 1 where the loss leaves the sample to the classifier (w = 0) and the classifier rules the
-    label out. A loss that pulls harder than cross entropy (SL, w > 1) doubts nothing. Probability targets y have
-    :math:`s = (1 - w)_+ \frac12 \lVert p - y \rVert_1`, with w the part of cross entropy's gradient :math:`p - y` that
-    is in the loss's; for one-hot rows that is the same. It tells of the present: a wrong label that the classifier has
-    memorised fits, and is not suspected any more.
+    label out. SL pulls labels that fit harder than cross entropy does, by up to :math:`\gamma_1 - a \gamma_2`; what it
+    makes of the others is small beside that, not beside 1. So where w of a label with :math:`p_y = 0.99` and the
+    hyperparameters of a sample of the batch is above 1, the largest such w is what all are divided by. Probability
+    targets y have :math:`s = (1 - w)_+ \frac12 \lVert p - y \rVert_1`, with w the part of cross entropy's gradient
+    :math:`p - y` that is in the loss's; for one-hot rows that is the same. It tells of the present: a wrong label that
+    the classifier has memorised fits, and is not suspected any more.
 
     Args:
         loss: the loss that was adjusted.
@@ -66,16 +69,27 @@ class LastBatch:
     @cached_property
     def suspicion(self) -> Tensor:
         """How strongly each sample is held for mislabelled, from 0 to 1, ``(N,)``."""
+        logits = at_least_float32(self._logits)
+        kept, misfit = self._kept(logits, self._targets)
+        labels = self._targets if self._targets.dim() == 1 else self._targets.argmax(dim=1)
+        fitting = _one_hot(labels, logits) * math.log(_FITS / (1 - _FITS) * (logits.shape[1] - 1))
+        most = torch.cat([self._kept(fitting, labels)[0], kept.new_ones(1)]).max()
+        return ((1 - kept / most).clamp(0, 1) * misfit.abs().sum(dim=1) / 2).clamp(0, 1)
+
+    def _kept(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """How much of cross entropy's pull is in the loss's, ``(N,)``, and that pull, ``(N, c)``."""
         with torch.inference_mode(False), torch.enable_grad():  # clones: what inference mode has made has no gradient
-            leaf = at_least_float32(self._logits).clone().requires_grad_()
-            targets = self._targets.clone()
+            leaf, targets = logits.clone().requires_grad_(), targets.clone()
             hyperparameters = {name: values.clone() for name, values in self.hyperparameters.items()}
-            values = self._loss(leaf, targets, **hyperparameters)
-            (pull,) = torch.autograd.grad(values.sum(), leaf)
+            (pull,) = torch.autograd.grad(self._loss(leaf, targets, **hyperparameters).sum(), leaf)
         p = leaf.detach().softmax(dim=1)
-        if targets.dim() == 1:
-            targets = torch.zeros_like(p).scatter_(1, targets.long().unsqueeze(1), 1.0)
-        misfit = p - targets.to(p.dtype)  # cross entropy's pull
+        misfit = p - (_one_hot(targets, p) if targets.dim() == 1 else targets.to(p.dtype))
         size = misfit.square().sum(dim=1).clamp(min=torch.finfo(p.dtype).tiny)
-        kept = (pull * misfit).sum(dim=1) / size
-        return ((1 - kept).clamp(0, 1) * misfit.abs().sum(dim=1) / 2).clamp(0, 1)
+        return (pull * misfit).sum(dim=1) / size, misfit
+
+
+_FITS = 0.99  # probability of a label that fits
+
+
+def _one_hot(labels: Tensor, like: Tensor) -> Tensor:
+    return torch.zeros_like(like).scatter_(1, labels.long().unsqueeze(1), 1.0)

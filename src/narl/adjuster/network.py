@@ -15,6 +15,7 @@ from narl import losses
 from narl.adjuster import files
 from narl.adjuster.families import Counts, Families, checked_counts
 from narl.adjuster.margins import RunningMargin, known_inputs, margin, measured, parsed
+from narl.checks import check_logits
 from narl.errors import ClassCountsError, HyperparameterError, OptionError, SampleIdsError, nearest
 
 _TEN = 10  # classes; there an adjuster that sees their number is at 0
@@ -443,6 +444,8 @@ class Adjuster(nn.Module):
         return f"{self.robust_loss.name!r}, classes={len(self.of_class)}, families={self.num_families}, {margin=}{seen}"
 
     def _check_classes(self, logits: Tensor) -> None:
+        if not isinstance(logits, Tensor) or (logits.dim() == 2 and logits.shape[1] < 2):
+            check_logits(logits)  # says what is wrong
         if logits.dim() == 2 and logits.shape[1] != len(self.of_class):
             raise ClassCountsError(
                 f"the adjuster was fitted to {len(self.of_class)} classes but the logits have {logits.shape[1]}: "

@@ -116,6 +116,8 @@ def open_pack(name: str | PathLike[str], *, sha256: str | None = None, bare: boo
         UnknownNameError: none is called so.
         AdjusterFileError: the file is damaged, or another one than it should be.
     """
+    if not isinstance(name, str | PathLike):
+        raise UnknownNameError(f"{name!r} names no adjuster: give a string, 'gce' or 'sl-1', or a path")
     path, expected = _located(os.fspath(name), bare)
     for wanted in (expected, sha256):
         if wanted is not None and (found := packs.sha256(path)) != wanted.lower():

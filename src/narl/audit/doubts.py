@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from narl.audit.verdicts import Verdicts
+
+_NEARLY_ALL = 0.9
+_MOST = 0.5
 
 
 def doubt_of(verdicts: Verdicts) -> str | None:
     """What speaks against an audit: its classifier contradicts labels that are known to be right, too.
 
     Whatever a classifier has not learned looks like noise. If it contradicts right labels at least half as often as it
-    finds wrong ones, then half of its finds, or more, may be its own mistakes.
+    finds wrong ones, then half of its finds, or more, may be its own mistakes. Without clean samples that is not known;
+    but a classifier that would have one class for nearly everything, or contradicts most labels, has more likely
+    learned too little than found so many wrong ones.
 
     Args:
         verdicts: an audit's.
 
     Returns:
-        One sentence or two; None where there is nothing to say, as there is nothing known without clean samples.
+        One sentence or two; None where there is nothing to say.
 
     Example:
         >>> from narl import audit
@@ -27,10 +34,31 @@ def doubt_of(verdicts: Verdicts) -> str | None:
         (0.5, 'the classifier contradicts 50.0% of the clean labels, which are right, and 50.0% of the others')
     """
     found = float(verdicts.wrong.mean()) if len(verdicts) else 0.0
-    if verdicts.contradicted is None or not found or verdicts.contradicted < found / 2:
+    if not found:
+        return None
+    if verdicts.contradicted is None:
+        return _by_itself(verdicts, found)
+    if verdicts.contradicted < found / 2:
         return None
     return (
         f"the classifier contradicts {verdicts.contradicted:.1%} of the clean labels, which are right, and {found:.1%} "
         "of the others: much of what looks wrong may be what it has not learned. Train longer or with another model "
         "before you rely on this audit."
     )
+
+
+def _by_itself(verdicts: Verdicts, found: float) -> str | None:
+    """What can be said without clean samples."""
+    said = np.where(verdicts.wrong, verdicts.suggested, verdicts.given)
+    likely = int(np.bincount(said, minlength=len(verdicts.class_names)).argmax())
+    others = verdicts.given != likely
+    advice = (
+        "That is how a classifier looks that has learned too little: train longer or with another model, or check some "
+        "labels (narl review) and give them with --clean, before you rely on this audit."
+    )
+    if others.any() and float((said[others] == likely).mean()) >= _NEARLY_ALL:
+        share = float((said == likely).mean())
+        return f"the classifier would call {share:.1%} of all samples {verdicts.class_names[likely]!r}. {advice}"
+    if found > _MOST:
+        return f"the classifier contradicts {found:.1%} of all labels, more than it agrees with. {advice}"
+    return None

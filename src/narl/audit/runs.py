@@ -93,6 +93,18 @@ def from_run(folder: str | PathLike[str], *, calibrate: bool = True, device: str
     )
 
 
+def note_of_unjudged(run: RunFolder) -> str | None:
+    """That an audit says nothing of the samples which the run has held out to test on; None where there are none."""
+    with run.understood() as config:
+        count = int(config.get("unjudged", 0))
+    if not count:
+        return None
+    return (
+        f"{count:,} more samples were held out as the run's test set and are not judged: train with --test none, or "
+        "with a test set of its own, to have all of them judged."
+    )
+
+
 def read_sets(run: RunFolder) -> Sets:
     """The sets of a run, read once more.
 

@@ -34,6 +34,9 @@ without any clean sample uses it:
 criterion = narl.AdjustedLoss.pretrained("$name", class_counts, total_steps=epochs * len(loader)$data)
 ```
 
+[The method in pictures](../../../../docs/method.md) explains margins and families,
+[transfer](../../../../docs/transfer.md#which-snapshot-serves-when) the snapshots.
+
 | | |
 |---|---|
 $facts
@@ -270,7 +273,8 @@ def _failures(own: Sequence[Row], everything: Sequence[Row]) -> str:
             other = by_place.get((*_place(row), method))
             if other is not None and other["last5_mean"] > row["last5_mean"]:
                 gap = other["last5_mean"] - row["last5_mean"]
-                found.append(f"- {_task(row)}: {gap:.1f} points behind {method}.")
+                shown = f"{gap:.1f}" if gap >= 0.05 else "less than 0.1"
+                found.append(f"- {_task(row)}: {shown} points behind {method}.")
     if not own:
         return "Nothing has been measured on other data yet."
     return "\n".join(found) or "In none of the cells above is it behind cross entropy or its fixed form."

@@ -14,6 +14,7 @@ from narl.errors import OptionError
 
 if TYPE_CHECKING:
     from narl.audit import Verdicts
+    from narl.train.run_folder import RunFolder
 
 _STOPPED = 130
 _SHOWN = 10
@@ -75,7 +76,7 @@ def audit(
     if as_json:
         print_json(result)
     else:
-        _print(verdicts, table, place, list(files), run)
+        _print(verdicts, table, place, list(files), folder)
 
 
 def _names() -> list[str]:
@@ -170,16 +171,18 @@ def _result(run: Path, verdicts: Verdicts, files: dict[str, Path]) -> dict[str, 
     }
 
 
-def _print(verdicts: Verdicts, table: dict[str, Any], place: Path, names: list[str], run: Path) -> None:
+def _print(verdicts: Verdicts, table: dict[str, Any], place: Path, names: list[str], run: RunFolder) -> None:
     from narl.audit.doubts import doubt_of
+    from narl.audit.runs import note_of_unjudged
 
     noise, count = verdicts.noise, int(verdicts.wrong.sum())
     print(
         f"{count:,} of {len(verdicts):,} labels are held for wrong: {noise.rate:.1%}; where doubtful labels are "
         f"counted as right or as wrong, {noise.low:.1%} to {noise.high:.1%}"
     )
-    if (doubt := doubt_of(verdicts)) is not None:
-        print(f"note: {doubt}")
+    for note in (doubt_of(verdicts), note_of_unjudged(run)):
+        if note is not None:
+            print(f"note: {note}")
     for line in _confusions(verdicts):
         print(line)
     if count:
@@ -190,7 +193,7 @@ def _print(verdicts: Verdicts, table: dict[str, Any], place: Path, names: list[s
         name, given, suggested = (_line(table[key][row]) for key in ("id", "given_label", "suggested_label"))
         print(f"  {name}: {given} -> {suggested}  ({doubt})")
     print(f"\n{place}: {', '.join(names)}")
-    print(f"check them in your browser: narl review {run}")
+    print(f"check them in your browser: narl review {run.path}")
 
 
 def _likely(chance: float) -> str:

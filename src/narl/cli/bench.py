@@ -135,7 +135,11 @@ def _compared(
             f"narl: {len(stale)} of the results are left out: the table has changed since ({stale[0]})", file=sys.stderr
         )
     if not any(row["seeds"] for row in rows):
-        print(f"narl: nothing of {name} has been run yet under {results / 'runs'}", file=sys.stderr)
+        print(
+            f"narl: nothing of {name} has been run yet under {results / 'runs'}; results elsewhere, such as those of "
+            "narl's repository, are shown with --results FOLDER",
+            file=sys.stderr,
+        )
     return rows, comparison.tables(table, rows)
 
 

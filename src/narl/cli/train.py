@@ -57,7 +57,7 @@ def train(
             "see --adjuster); Forward, MW-Net, Mixup, MentorNet, Co-teaching, ELR, ELR+, DivideMix; or "
             "package.module:Class.",
             rich_help_panel=_METHOD,
-            show_default="A-GCE with a clean set; without, T-GCE where narl ships its adjuster, else GCE",
+            show_default="A-GCE with a clean set, T-SL without",
         ),
     ] = None,
     loss: Annotated[
@@ -65,7 +65,7 @@ def train(
         typer.Option(
             help="Robust loss; adjusted if there is a clean set. The short form of --method.",
             rich_help_panel=_METHOD,
-            show_default="gce",
+            show_default="gce with a clean set, sl without",
         ),
     ] = None,
     option: Annotated[

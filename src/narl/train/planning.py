@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
+from narl import losses
 from narl.adjuster.pretrained import is_name
 from narl.bilevel import Processes
 from narl.data import augmentation, encoding
@@ -108,6 +109,7 @@ class Plan:
             "classes": list(sets.train.classes),
             "class_counts": sets.train.class_counts.tolist(),
             "samples": {name: 0 if samples is None else len(samples) for name, samples in sizes.items()} | checked,
+            "unjudged": sets.unjudged,
             "columns": replace(self.settings, columns=sets.columns).to_json()["columns"],
             "shape": dict(self.encoder.shape),
             "parameters": self.parameters,
@@ -222,7 +224,10 @@ def _check_method(spec: methods.MethodSpec, settings: Settings) -> None:
             f"that learned it, with --adjuster, or have the loss fixed with --method {spec.name[2:].rstrip('+')}"
         )
     if settings.adjusters and not spec.needs_adjuster:
-        raise OptionError(f"--adjuster is for T-* methods, not for {spec.name}: use --method T-GCE, or leave it out")
+        adjusted = "T-GCE" if spec.loss is None else f"T-{losses.get(spec.loss).title}"
+        raise OptionError(
+            f"--adjuster is for T-* methods, not for {spec.name}: use --method {adjusted}, or leave it out"
+        )
     if "adjusters" in settings.options:
         raise OptionError("adjusters are given with --adjuster, not as an option of the method")
     load_adjusters(settings.adjusters)

@@ -41,6 +41,7 @@ class Sets:
         checked: ids of those training samples that are clean ones; none unless the settings say so.
         also: further test sets, by name.
         wrong: share of the clean samples that had been given another label; None where that is not known.
+        unjudged: how many of the test set's samples would else be trained on, with labels that nobody has checked.
     """
 
     train: Samples
@@ -52,6 +53,7 @@ class Sets:
     checked: tuple[str, ...] = ()
     also: Mapping[str, Samples] = field(default_factory=dict)
     wrong: float | None = None
+    unjudged: int = 0
 
     @property
     def unchecked(self) -> NDArray[np.int64]:
@@ -123,8 +125,11 @@ def prepare(settings: Settings, *, heldout: float) -> Sets:
     train, clean = _take_named(known, train, notes)
     if settings.limit is not None and settings.limit < len(train):
         train = clean_sets.limit(train, settings.limit, seed=settings.seed)
+    unjudged = 0
     if test is None:
+        before = len(train)
         train, test = _hold_out_test(known, train, notes)
+        unjudged = before - len(train) if test is not None and test.true_labels is None else 0
     if clean is None:
         train, clean = _take_clean(known, train, notes)
     if clean is not None:
@@ -160,7 +165,7 @@ def prepare(settings: Settings, *, heldout: float) -> Sets:
     )
     if train.true_labels is not None:
         notes.append("true labels are known: used in the clean and the test set and in reports, not in training")
-    return Sets(train, clean, kept, test, columns, tuple(notes), checked, also, wrong)
+    return Sets(train, clean, kept, test, columns, tuple(notes), checked, also, wrong, unjudged)
 
 
 def _read(settings: Settings, path: str, part: str, classes: Sequence[str]) -> Samples:

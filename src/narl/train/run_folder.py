@@ -137,6 +137,8 @@ class RunFolder:
             RunFolderError: where it is none, never began, is damaged, or is of a newer narl.
         """
         folder = Path(path)
+        if folder.is_file():
+            raise RunFolderError(f"{folder} is a file, not a run: give a folder that narl train --out made")
         entries = _entries(folder)
         if entries is None:
             raise RunFolderError(f"there is no folder {folder}: check the path, or start a run with --out {folder}")

@@ -9,6 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from narl.audit.runs import note_of_unjudged
 from narl.audit.samples import read_samples, rows_of
 from narl.audit.verdicts import Verdicts
 from narl.data.samples import Rows, Samples
@@ -61,15 +62,16 @@ def write_report(verdicts: Verdicts, path: str | PathLike[str], *, run: str | Pa
     if run is None:
         return _write(Path(path), render(page_data(verdicts, title="predictions")))
     folder = RunFolder.open(run)
-    notes: tuple[str, ...] = ()
+    notes = [note for note in (note_of_unjudged(folder),) if note is not None]
     samples = rows = None
     try:
         samples, rows = _read(folder, verdicts)
     except (NarlError, OSError) as error:  # the verdicts are worth showing without
-        notes = (f"The samples themselves are not shown: {error}",)
+        notes.append(f"The samples themselves are not shown: {error}")
     title = str(Path(run))
     return _write(
-        Path(path), render(page_data(verdicts, title=title, samples=samples, rows=rows, folder=folder, notes=notes))
+        Path(path),
+        render(page_data(verdicts, title=title, samples=samples, rows=rows, folder=folder, notes=tuple(notes))),
     )
 
 
