@@ -5,9 +5,12 @@ from __future__ import annotations
 import io
 import os
 import sys
-from typing import NoReturn
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NoReturn
 
 import typer
+from typer.main import get_command
 
 from narl._version import __version__
 from narl.cli.audit import audit
@@ -59,7 +62,7 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # a class name may have letters that the terminal has not
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        code = app(_or_help(sys.argv[1:]), standalone_mode=False)
+        code = _parser()(_or_help(sys.argv[1:]), standalone_mode=False)
     except NarlError as error:
         _refuse(str(error), error)
     except (KeyboardInterrupt, typer.Abort):
@@ -72,6 +75,12 @@ def main() -> None:
     if code == _INTERRUPTED and _speaks():  # newer typer makes this of Ctrl-C
         print("narl: interrupted", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+@cache
+def _parser() -> Callable[..., Any]:
+    """What typer makes of all commands; it reads every signature anew, so once has to do for many calls."""
+    return get_command(app)
 
 
 def _or_help(arguments: list[str]) -> list[str]:
