@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,11 @@ torch.set_num_threads(1)
 # What Ctrl-C does is tested as at a terminal, also where a shell in the background has it ignored.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# Nothing cuts the power while tests run: no file has to reach the disk before the next line. A descriptor must be open.
+# Processes that tests start, among them those that are killed, do all of it.
+os.fsync = os.fstat  # type: ignore[assignment]
 
 
 @pytest.fixture
