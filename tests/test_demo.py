@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,9 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
+import command_line
 import narl
+from command_line import answer_of, process
 from narl.bench import digits
 from narl.cli import app
 
@@ -164,11 +164,14 @@ def test_without_matplotlib_there_is_no_picture(monkeypatch: pytest.MonkeyPatch,
     ],
 )
 def test_mistakes_end_in_one_clear_message(arguments: list[str], message: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "narl", *arguments], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    assert message in " ".join(done.stderr.replace("│", " ").split())
-    assert done.stdout == ""
+    made = command_line.narl(*arguments)
+    assert made.out == ""
+    assert message in command_line.refusal(made)
+
+
+def test_a_process_says_the_same_as_its_command() -> None:
+    arguments = ("demo", "--loss", "gcee")
+    assert answer_of(process(*arguments)) == command_line.narl(*arguments)
 
 
 def test_help_and_version() -> None:
