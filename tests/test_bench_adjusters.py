@@ -20,6 +20,7 @@ from narl.adjuster import Adjuster, packs
 from narl.bench import adjusters, grid, protocols, work
 from narl.bench.cells import Cell
 from narl.bench.protocol import Protocol, Schedule, from_json, to_json
+from narl.bench.runs import read_file
 from narl.bench.stopping import Asked
 from narl.bench.work import Place
 from narl.train.engine.shared import Shared
@@ -34,6 +35,17 @@ TASKS = [TASK, {**TASK, "noise": "asymmetric"}, {**TASK, "rate": 0.1}]
 def small(tmp_path: Path) -> tuple[Protocol, Place]:
     own = table(tmp_path / "small.json", tasks=TASKS, methods=["CE", "A-GCE", "A-JS"])
     return adjusters.shared(own), place(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """Where the small table's A-GCE was learned without a stop, for all to compare with."""
+    folder = tmp_path_factory.mktemp("whole")
+    own = adjusters.shared(table(folder / "small.json", tasks=TASKS, methods=["CE", "A-GCE", "A-JS"]))
+    where = place(folder)
+    found = adjusters.learn(row(own), where, Asked())
+    assert all(run is not None and run.environment["stacked"] == 3 for run in found)
+    return where
 
 
 def row(protocol: Protocol, method: str = "A-GCE") -> dict[Cell, Protocol]:
@@ -55,35 +67,28 @@ def test_the_papers_nine_tasks() -> None:
     assert [len(one) for one in adjusters.rows(protocol.cells())] == [9] * 4
 
 
-def test_all_tasks_learn_one_adjuster(small: tuple[Protocol, Place]) -> None:
-    protocol, where = small
+def test_all_tasks_learn_one_adjuster(small: tuple[Protocol, Place], whole: Place) -> None:
+    protocol, alone = small
     cells = row(protocol)
-    found = adjusters.learn(cells, where, Asked())
-    assert all(run is not None and run.environment["stacked"] == 3 for run in found)
-    first, *others = (learned(where, cell) for cell in cells)
+    first, *others = (learned(whole, cell) for cell in cells)
     for other in others:
         assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
-    alone = replace(where, work=where.work / "alone", results=where.results / "alone")
     assert work.train(next(iter(cells)), replace(protocol, shared=False), alone) is not None
     assert not all(torch.equal(a, b) for a, b in zip(first, learned(alone, next(iter(cells))), strict=True))
 
 
-def test_families_are_each_tasks_own(small: tuple[Protocol, Place]) -> None:
-    protocol, where = small
-    cells = row(protocol)
-    adjusters.learn(cells, where, Asked())
-    counts = [Adjuster.load(where.work / cell.slug / "adjuster-3.safetensors").class_counts for cell in cells]
-    assert len({tuple(one) for one in counts}) > 1
+def test_families_are_each_tasks_own(small: tuple[Protocol, Place], whole: Place) -> None:
+    files = [whole.work / cell.slug / "adjuster-3.safetensors" for cell in row(small[0])]
+    assert len({tuple(Adjuster.load(file).class_counts) for file in files}) > 1
 
 
-def test_a_row_knows_its_tasks(small: tuple[Protocol, Place], tmp_path: Path) -> None:
-    protocol, where = small
-    found = adjusters.learn(row(protocol), where, Asked())
-    assert found[0] is not None
-    assert work.difference(found[0], protocol) is None
+def test_a_row_knows_its_tasks(small: tuple[Protocol, Place], whole: Place, tmp_path: Path) -> None:
+    protocol, _ = small
+    found = read_file(next(iter(row(protocol))).result(whole.results))
+    assert work.difference(found, protocol) is None
     fewer = adjusters.shared(table(tmp_path / "small.json", tasks=TASKS[:2], methods=["A-GCE"]))
-    assert "tasks was" in str(work.difference(found[0], fewer))
-    assert len(grid.sort(fewer.cells(), fewer, where).stale) == 2
+    assert "tasks was" in str(work.difference(found, fewer))
+    assert len(grid.sort(fewer.cells(), fewer, whole).stale) == 2
 
 
 def unlike(tmp_path: Path) -> tuple[Protocol, Place]:
@@ -134,11 +139,9 @@ def test_tasks_of_other_lengths_stopped_and_gone_on_with(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("looks", [4, 17, 30])
-def test_stopped_and_gone_on_with_it_is_the_same(small: tuple[Protocol, Place], tmp_path: Path, looks: int) -> None:
+def test_stopped_and_gone_on_with_it_is_the_same(small: tuple[Protocol, Place], whole: Place, looks: int) -> None:
     protocol, where = small
-    whole = replace(where, work=tmp_path / "whole", results=tmp_path / "whole-results")
     cells = row(protocol)
-    assert None not in adjusters.learn(cells, whole, Asked())
     assert adjusters.learn(cells, where, StopsAfter(looks)) == [None] * 3
     assert None not in adjusters.learn(cells, where, Asked())
     for cell in cells:
@@ -146,12 +149,10 @@ def test_stopped_and_gone_on_with_it_is_the_same(small: tuple[Protocol, Place], 
         assert all(torch.equal(a, b) for a, b in zip(learned(where, cell), learned(whole, cell), strict=True))
 
 
-def test_after_a_kill_all_go_on_from_where_all_have_been(small: tuple[Protocol, Place], tmp_path: Path) -> None:
+def test_after_a_kill_all_go_on_from_where_all_have_been(small: tuple[Protocol, Place], whole: Place) -> None:
     """As if it had come while the second task's end of an epoch was being written."""
     protocol, where = small
-    whole = replace(where, work=tmp_path / "whole", results=tmp_path / "whole-results")
     cells = row(protocol)
-    adjusters.learn(cells, whole, Asked())
     assert adjusters.learn(cells, where, StopsAfter(30)) == [None] * 3
     first, second, _ = (RunFolder.open(where.work / cell.slug).checkpoints for cell in cells)
     assert len(set(second.positions())) == 2
@@ -162,11 +163,9 @@ def test_after_a_kill_all_go_on_from_where_all_have_been(small: tuple[Protocol, 
         assert decided(cell.result(where.results)) == decided(cell.result(whole.results))
 
 
-def test_a_damaged_checkpoint_takes_all_back(small: tuple[Protocol, Place], tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_takes_all_back(small: tuple[Protocol, Place], whole: Place) -> None:
     protocol, where = small
-    whole = replace(where, work=tmp_path / "whole", results=tmp_path / "whole-results")
     cells = row(protocol)
-    adjusters.learn(cells, whole, Asked())
     for damaged in (1, 2):
         assert adjusters.learn(cells, where, StopsAfter(30 if damaged == 1 else 5)) == [None] * 3
         for path in RunFolder.open(where.work / next(iter(cells)).slug).checkpoints.paths()[:damaged]:
@@ -176,11 +175,9 @@ def test_a_damaged_checkpoint_takes_all_back(small: tuple[Protocol, Place], tmp_
         assert decided(cell.result(where.results)) == decided(cell.result(whole.results))
 
 
-def test_after_a_kill_at_the_very_end(small: tuple[Protocol, Place], tmp_path: Path) -> None:
+def test_after_a_kill_at_the_very_end(small: tuple[Protocol, Place], whole: Place) -> None:
     protocol, where = small
-    whole = replace(where, work=tmp_path / "whole", results=tmp_path / "whole-results")
     cells = row(protocol)
-    adjusters.learn(cells, whole, Asked())
     adjusters.learn(cells, where, Asked())
     first, *others = cells
     for cell in others:  # the first had ended

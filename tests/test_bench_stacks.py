@@ -35,6 +35,15 @@ def small(tmp_path: Path) -> tuple[Protocol, Place]:
     return table(tmp_path / "small.json", methods=METHODS), place(tmp_path)
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """Where CE and GCE of the small table were trained as one without a stop, for all to compare with."""
+    folder = tmp_path_factory.mktemp("whole")
+    protocol, where = table(folder / "small.json", methods=METHODS), place(folder)
+    assert None not in work.train_as_one(cells_of(protocol, "CE", "GCE"), where, Asked())
+    return where
+
+
 def cells_of(protocol: Protocol, *methods: str, seeds: int = 1) -> dict[Cell, Protocol]:
     return {cell(protocol, method, seed=seed): protocol for seed in range(seeds) for method in methods or METHODS}
 
@@ -97,16 +106,14 @@ def test_each_is_what_it_would_be_alone(small: tuple[Protocol, Place], tmp_path:
 
 
 @pytest.mark.parametrize("looks", [5, 15, 20])
-def test_all_stop_at_one_step_and_go_on(small: tuple[Protocol, Place], tmp_path: Path, looks: int) -> None:
+def test_all_stop_at_one_step_and_go_on(small: tuple[Protocol, Place], whole: Place, looks: int) -> None:
     protocol, where = small
-    whole = replace(where, work=tmp_path / "whole", results=tmp_path / "whole-results")
     cells = cells_of(protocol, "CE", "GCE")
     assert work.train_as_one(cells, where, StopsAfter(looks)) == [None, None]
     folders = [where.work / one.slug for one in cells]
     saved = [sorted(path.name for path in (folder / "checkpoints").iterdir())[-1] for folder in folders]
     assert saved[0] == saved[1]
     assert None not in work.train_as_one(cells, where, Asked())
-    assert None not in work.train_as_one(cells, whole, Asked())
     for one in cells:
         assert decided(one.result(where.results)) == decided(one.result(whole.results))
 
@@ -199,11 +206,9 @@ def test_dropout_draws_as_it_would_alone(tmp_path: Path, model: str) -> None:
         assert decided(one.result(where.results)) == decided(one.result(alone.results))
 
 
-def test_after_a_kill_they_go_in_step_again(small: tuple[Protocol, Place], tmp_path: Path) -> None:
+def test_after_a_kill_they_go_in_step_again(small: tuple[Protocol, Place], whole: Place) -> None:
     protocol, where = small
-    whole = replace(where, work=tmp_path / "whole", results=tmp_path / "whole-results")
     cells = cells_of(protocol, "CE", "GCE")
-    work.train_as_one(cells, whole, Asked())
     assert work.train_as_one(cells, where, StopsAfter(30)) == [None, None]
     first, second = (RunFolder.open(where.work / one.slug).checkpoints for one in cells)
     second.paths()[0].unlink()
