@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,6 +50,23 @@ def workers() -> Iterator[Team]:
 
     with team() as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def worker_server() -> Iterator[str]:
+    """Where to ask for a worker that has torch loaded."""
+    from warm_workers import server
+
+    with server() as address:
+        yield address
+
+
+@pytest.fixture
+def warm_workers(worker_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grid's workers begin at once. They are processes as ever, but none begins with importing torch."""
+    from warm_workers import starting
+
+    monkeypatch.setattr(subprocess, "Popen", starting(worker_server))
 
 
 @pytest.fixture(scope="module")

@@ -190,6 +190,7 @@ def test_after_a_kill_at_the_very_end(small: tuple[Protocol, Place], whole: Plac
         assert decided(cell.result(where.results)) == decided(cell.result(whole.results))
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_a_killed_worker_goes_on(tmp_path: Path) -> None:
     protocol = adjusters.shared(table(tmp_path / "small.json", tasks=TASKS, methods=["A-GCE"], epochs=8))
     where, cells = place(tmp_path), row(protocol)
@@ -208,6 +209,7 @@ def test_a_killed_worker_goes_on(tmp_path: Path) -> None:
     assert [len(seen.of(cell, "ended")) for cell in cells] == [1, 1, 1]
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_what_fails_is_told_of_all_tasks_and_not_trained_apart(tmp_path: Path) -> None:
     protocol = adjusters.shared(table(tmp_path / "small.json", tasks=TASKS, methods=["A-GCE"]))
     where, seen = place(tmp_path, sources=(("points", str(tmp_path / "nowhere.csv")),)), Seen()
@@ -216,6 +218,7 @@ def test_what_fails_is_told_of_all_tasks_and_not_trained_apart(tmp_path: Path) -
     assert [len(seen.of(cell, "failed")) for cell in cells] == [1, 1, 1]
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_on_the_command_line(tmp_path: Path) -> None:
     table(tmp_path / "small.json", tasks=TASKS, methods=["CE", "A-GCE", "A-JS"])
     points(tmp_path / "points.csv")

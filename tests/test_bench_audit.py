@@ -80,6 +80,7 @@ def test_folds_are_stacked_with_folds_only(tmp_path: Path) -> None:
     assert [len(one) for one in stacks.stacked(dict.fromkeys(cells, table), where, 8)] == [1, 4, 1]
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_the_command_trains_what_is_missing_and_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = points(tmp_path / "points.csv", 500)
     where = ("--results", tmp_path / "results", "--work", tmp_path / "work", "--device", "cpu")

@@ -88,6 +88,7 @@ def test_the_missing_cells_are_trained_whatever_happens_to_one(
     assert grid.sort(found.missing, protocol, where).missing == (bad,)
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_a_worker_goes_on_with_what_is_most_like_what_it_did(
     tmp_path: Path, started: list[subprocess.Popen[str]]
 ) -> None:
@@ -105,6 +106,7 @@ def test_a_worker_goes_on_with_what_is_most_like_what_it_did(
         assert decided(one.result(where.results)) == decided(one.result(alone.results))
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_each_cell_has_a_log_of_its_own(tmp_path: Path, started: list[subprocess.Popen[str]]) -> None:
     """One worker, and the second cell is the one that fails."""
     protocol = table(tmp_path / "small.json", methods=["CE"], tasks=[TASK, OTHER])
@@ -120,6 +122,7 @@ def test_each_cell_has_a_log_of_its_own(tmp_path: Path, started: list[subprocess
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.usefixtures("warm_workers")
 def test_a_command_that_is_stopped_goes_on(
     tmp_path: Path,
     started: list[subprocess.Popen[str]],

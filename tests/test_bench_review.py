@@ -58,6 +58,7 @@ def test_without_the_first_run_there_is_nothing_to_answer(tmp_path: Path) -> Non
         reviewing.answered(one, tmp_path)
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_the_command_reviews_trains_and_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reviewing, "ALL", (replace(reviewing.TABLES, own=Schedule(2, ())),))
     data = points(tmp_path / "points.csv", 300)

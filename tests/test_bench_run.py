@@ -213,6 +213,7 @@ def test_what_a_method_chose_by_itself_is_written_down(tmp_path: Path) -> None:
     assert (options["every"], options["adjuster_lr"], options["margin"]) == (1, 0.01, "running")
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_several_tables_at_once(tmp_path: Path) -> None:
     points(tmp_path / "points.csv")
     table(tmp_path / "first.json", methods=["CE", "GCE"])

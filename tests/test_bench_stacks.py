@@ -128,6 +128,7 @@ def test_one_that_is_done_is_left_out(small: tuple[Protocol, Place]) -> None:
     assert found[1] is not None
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_the_grid_trains_them_in_one_process(small: tuple[Protocol, Place]) -> None:
     protocol, where = small
     seen, cells = Seen(), cells_of(protocol)
@@ -165,6 +166,7 @@ def cracking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Protoc
     losses.unregister("cracks")
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_one_of_eight_that_diverges_costs_the_others_nothing(cracking: Protocol, tmp_path: Path) -> None:
     where, seen = place(tmp_path), Seen()
     healthy = [*cells_of(cracking, "CE", "GCE", "JS", seeds=2), cell(cracking, "SL")]
@@ -219,6 +221,7 @@ def test_after_a_kill_they_go_in_step_again(small: tuple[Protocol, Place], whole
         assert decided(one.result(where.results)) == decided(one.result(whole.results))
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_a_killed_stack_goes_on_as_one(small: tuple[Protocol, Place], tmp_path: Path) -> None:
     longer = table(tmp_path / "small.json", methods=METHODS, epochs=30)
     where = small[1]
@@ -238,6 +241,7 @@ def test_a_killed_stack_goes_on_as_one(small: tuple[Protocol, Place], tmp_path: 
     assert all(seen.of(one, "ended") for one in cells)
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_on_the_command_line(small: tuple[Protocol, Place], tmp_path: Path) -> None:
     assert "4 cells" in done(*bench(tmp_path, "--stack", 4, "--at-once", 1)).out
     asked = ("bench", "show", tmp_path / "small.json", "--results", tmp_path / "results", "--json")

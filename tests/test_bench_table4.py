@@ -156,6 +156,7 @@ def test_a_cell_is_trained_stopped_gone_on_with_and_shown(
     assert f"| {top5:.1f} (84.7) |" in done(*shown, "--markdown").out
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_the_command_trains_boosted_losses_on_both(small: Protocol, data: dict[str, str], tmp_path: Path) -> None:
     given = [part for name, path in data.items() for part in ("--data", f"{name}={path}")]
     where = ("--results", tmp_path / "results", "--work", tmp_path / "work", "--device", "cpu", "--methods", "A-GCE+")

@@ -38,6 +38,7 @@ def queued(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     del sys.modules["queued"]
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_parts_follow_each_other_and_are_trained_once(
     queued: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
