@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,7 +80,7 @@ def tiny() -> nn.Sequential:
 def twin(
     name: str,
     *,
-    model: nn.Module | str | None = None,
+    model: nn.Module | str | Callable[[], nn.Module] = tiny,
     optimizer: str = "sgd",
     steps: int = 12,
     rate: float = 0.05,
@@ -91,7 +91,9 @@ def twin(
 ) -> Twin:
     """A training; the labels of its first samples, as many as ``trusted`` says, are known to be right."""
     weights, draws = torch.Generator().manual_seed(0), torch.Generator().manual_seed(1)
-    network = models.get(model)(num_classes=CLASSES, generator=weights) if isinstance(model, str) else model or tiny()
+    if isinstance(model, str):
+        model = models.get(model)(num_classes=CLASSES, generator=weights)
+    network = model if isinstance(model, nn.Module) else model()
     network = network.to(device, dtype).train()
     fused = device != "cpu"
     moves: torch.optim.Optimizer

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from engine_problem import CLASSES, ROWS, SIDE, Batch, Twin, apart, replay_on_cpu, twin
+from narl import models
 from narl.bilevel import StepReport, hypergradient
 from narl.bilevel.clean_losses import absolute_error, cross_entropy
 from narl.errors import NonFiniteError, OptionError
+from narl.models import building, resnet
 from narl.train.engine.captured import CapturedEngine
 from narl.train.engine.culprits import OfOne
 from narl.train.engine.joint import Joint
@@ -128,9 +130,19 @@ def test_judged_by_another_loss_once_the_learning_rate_has_fallen() -> None:
     check_same_state(stacked, own)
 
 
+def _shallow() -> nn.Module:
+    """ResNet-32 with one block a stage instead of five."""
+    made = building.build(
+        lambda: resnet._network((16, 32, 64), (1, 1, 1), resnet.ZeroPaddedShortcut, CLASSES, 3),
+        torch.Generator().manual_seed(0),
+    )
+    assert {type(layer) for layer in made.modules()} == {type(layer) for layer in models.resnet32(CLASSES).modules()}
+    return made
+
+
 @pytest.mark.usefixtures("replaying")
-@pytest.mark.parametrize("model", ["resnet32", "convnet"])
-def test_networks_of_the_tables(model: str) -> None:
+@pytest.mark.parametrize("model", [pytest.param("resnet32", marks=pytest.mark.slow), _shallow, "convnet"])
+def test_networks_of_the_tables(model: Any) -> None:
     mix = MIXES["learned"][:2]
     own, stacked = (some(mix, model=model, steps=3, rate=0.01) for _ in range(2))
     stack = Stack()

@@ -211,8 +211,8 @@ def test_importing_takes_little_beside_torch_and_says_nothing() -> None:
         "began = time.process_time(); import narl; narl.MetaStep, narl.Adjuster, narl.AdjustedLoss, narl.losses; "
         "print(time.process_time() - began)"
     )
-    took = [float(subprocess.check_output([sys.executable, "-c", check], text=True)) for _ in range(3)]
-    assert min(took) <= 0.3
+    tries = (float(subprocess.check_output([sys.executable, "-c", check], text=True)) for _ in range(3))
+    assert any(took <= 0.3 for took in tries)  # the others are made where the first was too slow
 
 
 def test_the_core_needs_no_scikit_learn() -> None:
