@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import narl
-from command_line import Answer
+from command_line import Answer, done, rings
 from methods_problem import CLASSES, FEATURES, SAMPLES, adjusters_of, data
 from narl.bilevel import Processes
 from narl.cli import main
@@ -387,10 +387,20 @@ def _work(scene: str, rank: int, count: int, folder: str, how: dict[str, Any]) -
     dist.destroy_process_group()
 
 
+@functools.cache
+def _loaded() -> None:
+    """What a command that trains loads on its way, once for all that are forked from now on."""
+    with tempfile.TemporaryDirectory() as folder:
+        data = rings(Path(folder, "rings.csv"), 60)
+        done("train", data, "--out", Path(folder, "run"), "--epochs", 1, "--device", "cpu", "--no-tensorboard")
+
+
 def _serve() -> None:
     method(Processes.alone(), "A-GCE")  # torch loads parts of itself when they are first used
     for line in sys.stdin:
         scene, count, folder, how = json.loads(line)
+        if scene == "command":
+            _loaded()
         if scene == "guest":
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
