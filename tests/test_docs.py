@@ -22,7 +22,7 @@ import yaml
 from command_line import done
 from documented import ROOT, Block, all_blocks, commands, pages
 from narl import losses
-from narl.cli import app
+from narl.cli import _parser
 from test_public_names import ROOMS
 
 # Pages whose blocks a test of their own runs, with what they need.
@@ -129,9 +129,7 @@ def test_commands_and_their_flags_exist(page: str) -> None:
 
 def check_command(words: list[str]) -> None:
     """That a command line names a command that there is, and flags that it has."""
-    from typer.main import get_command
-
-    command: Any = get_command(app)
+    command: Any = _parser()
     while getattr(command, "commands", None):
         assert words[0] in command.commands, words
         command, words = command.commands[words[0]], words[1:]
