@@ -52,7 +52,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return decided(cell(protocol).result(where.results))
 
 
-@pytest.mark.usefixtures("nothing_shipped")
+@pytest.mark.usefixtures("nothing_shipped", "warm_workers")
 def test_the_missing_cells_are_trained_whatever_happens_to_one(
     tmp_path: Path, started: list[subprocess.Popen[str]], whole: dict[str, Any]
 ) -> None:
