@@ -255,7 +255,7 @@ def test_answers_are_exported(run: Path, data: Path, tmp_path: Path) -> None:
         (["{run}", "--order", "best"], "known: doubtful, informative, random, suspicious"),
         (["{run}", "--agreed"], "give --export FILE"),
         (["{run}/nothing"], "there is no folder"),
-        (["{data}"], "is a file, not a run"),
+        (["{data}"], "is not a folder: give a folder that narl train --out made"),
         (["{data.parent}", "--export", "x.csv"], "not a run of narl"),
     ],
 )

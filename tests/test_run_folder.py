@@ -118,7 +118,7 @@ def test_a_file_in_the_way(tmp_path: Path, below: str) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(RunFolderError, match=r"file.*(file in the way|Not a directory|File exists).*choose another"):
         created(tmp_path / "file" / below)
-    with pytest.raises(RunFolderError, match="file in the way"):
+    with pytest.raises(RunFolderError, match="is not a folder: give a folder that narl train --out made"):
         RunFolder.open(tmp_path / "file" / below)
     assert everything(tmp_path) == {"file": b"mine"}
 

@@ -137,9 +137,7 @@ class RunFolder:
             RunFolderError: where it is none, never began, is damaged, or is of a newer narl.
         """
         folder = Path(path)
-        if folder.is_file():
-            raise RunFolderError(f"{folder} is a file, not a run: give a folder that narl train --out made")
-        entries = _entries(folder)
+        entries = _entries(folder, instead="give a folder that narl train --out made")
         if entries is None:
             raise RunFolderError(f"there is no folder {folder}: check the path, or start a run with --out {folder}")
         if "config.json" not in entries:
@@ -261,14 +259,14 @@ class RunFolder:
         self.checkpoints.clear()
 
 
-def _entries(folder: Path) -> set[str] | None:
+def _entries(folder: Path, instead: str = "there is a file in the way; choose another path") -> set[str] | None:
     """Names in a folder; None where there is no folder."""
     try:
         return set(os.listdir(folder))
     except FileNotFoundError:
         return None
     except NotADirectoryError:
-        raise RunFolderError(f"{folder} is not a folder: there is a file in the way; choose another path") from None
+        raise RunFolderError(f"{folder} is not a folder: {instead}") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise RunFolderError(f"cannot read the folder {folder}: {reason}; choose another path") from error
