@@ -33,6 +33,7 @@ from judges import Judges
 from narl import AdjustedLoss, losses, noise
 from narl.adjuster import packs
 from narl.bench.tables import Table
+from narl.errors import UnknownNameError
 from narl.train.environment import environment
 
 RESULTS = Path(__file__).parent.parent / "results" / "small-images.jsonl"
@@ -399,8 +400,14 @@ def _value(text: str) -> Value:
         ('sl', (('gamma1', 1.0), ('gamma2', 0.5)))
     """
     name, _, own = text.partition(":")
-    pairs = [pair.partition("=") for pair in own.split(",")]
-    return name, tuple((hyperparameter, float(number)) for hyperparameter, _, number in pairs)
+    try:
+        pairs = [pair.partition("=") for pair in own.split(",")]
+        value = losses.get(name).name, tuple((hyperparameter, float(number)) for hyperparameter, _, number in pairs)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no loss with its values: give js:pi1=0.01 or the like") from None
+    except UnknownNameError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return value
 
 
 HOW = {None: "", "latest": ", latest margin", "running": ", running margin", "auto": ", samples not named"}
@@ -457,6 +464,8 @@ def main() -> None:
         print("\n\n".join(table.markdown() for table in tables()))
     elif given.data is None or not (given.adjuster or given.value):
         parser.error("run needs --data, and at least one --adjuster or --value")
+    elif (given.heavy and given.classes == 10) or (given.value and not given.heavy):
+        parser.error("--value is for --heavy, which has 80 classes")
     else:
         chosen = [task for task in (HEAVY if given.heavy else TASKS) if given.classes in (None, task.classes)]
         tasks = [replace(task, seed=seed) for seed in range(given.seeds) for task in chosen]

@@ -3,6 +3,7 @@
     python benchmarks/travel.py run [--work FOLDER]                  # what is missing in results/travel.jsonl
     python benchmarks/travel.py run --adjuster FILE [--adjuster …]   # adjusters that were learned elsewhere, too
     python benchmarks/travel.py margins                              # what a snapshot would see after a third
+    python benchmarks/travel.py heads [--adjuster FILE] [--classes C]   # what each head gives, by margin
     python benchmarks/travel.py show                                 # the tables of docs/transfer.md
     python benchmarks/pages.py                                       # puts them there
 
@@ -432,6 +433,25 @@ def margins(folder: Path) -> None:
     MARGINS.write_text(json.dumps({"rows": found, "environment": environment("cpu")}, indent=1) + "\n")
 
 
+def heads(files: Sequence[Path], classes: int) -> list[Table]:
+    """What each snapshot's heads give at some margins, with so many classes of one size."""
+    at = torch.tensor([-8.0, -4.0, -3.0, -2.0, 0.0, 3.0])
+    made = []
+    for path in files:
+        lines = []
+        for one in packs.read(path).snapshots:
+            snapshot = copy.deepcopy(one).refit([100] * classes)
+            snapshot.progress.fill_(one.taken or 0.0)
+            for name, values in snapshot.curves(at).items():
+                for head, own in enumerate(values.detach().unbind(1)):
+                    lines.append(
+                        (f"{one.taken or 0:.2f}", name, str(head), *(f"{value:.2f}" for value in own.tolist()))
+                    )
+        heading = ("taken", "hyperparameter", "head", *(f"{margin:g}" for margin in at.tolist()))
+        made.append(Table(path.stem, heading, tuple(lines), ()))
+    return made
+
+
 def _after_a_third(made: Problem, q: float, seed: int) -> Tensor:
     """The rows' margins when a third of the steps is done."""
     generator = torch.Generator().manual_seed(seed)
@@ -572,9 +592,10 @@ def _cell(name: str, table: str, kind: str) -> str:
 def main() -> None:
     """Run or show."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("run", "margins", "show"))
+    parser.add_argument("what", choices=("run", "margins", "heads", "show"))
     parser.add_argument("--work", type=Path, default=Path("bench-runs/travel"), help="where learned adjusters are kept")
     parser.add_argument("--adjuster", type=Path, action="append", default=[], help="a file of an adjuster to judge")
+    parser.add_argument("--classes", type=int, default=10, help="of what heads are shown for")
     parser.add_argument("--part", default="0/1", help="K/N: every N-th of what is missing, from the K-th on")
     asked = parser.parse_args()
     torch.set_num_threads(1)
@@ -583,6 +604,13 @@ def main() -> None:
         run(asked.work, asked.adjuster, (first, of))
     elif asked.what == "margins":
         margins(asked.work)
+    elif asked.what == "heads":
+        own = (
+            {}
+            if asked.adjuster
+            else {one.file: learned(one, asked.work / "learned") for one in VARIANTS.values() if one.source}
+        )
+        print("\n\n".join(table.text() for table in heads(asked.adjuster or list(own.values()), asked.classes)))
     else:
         print("\n\n".join(table.text() for table in tables()))
 

@@ -167,7 +167,7 @@ def test_counts_that_are_none(counts: Any, words: str) -> None:
 def test_a_series_is_taken_by_its_index_or_not_at_all() -> None:
     pandas = pytest.importorskip("pandas")
     by_frequency = pandas.Series([0] * 5 + [1] * 50 + [2] * 20).value_counts()
-    with pytest.raises(ClassCountsError, match=r"index is not 0, 1, 2, … in this order, as value_counts\(\)"):
+    with pytest.raises(ClassCountsError, match=r"index that is not 0, 1, 2, … in this order, as value_counts\(\)"):
         Families.from_counts(by_frequency)
     sorted_ones = Families.from_counts(by_frequency.sort_index())
     assert torch.equal(sorted_ones.of_class, Families.from_counts([5, 50, 20]).of_class)

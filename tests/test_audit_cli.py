@@ -68,6 +68,7 @@ def test_what_was_held_out_to_test_on_is_said_not_to_be_judged(tmp_path: Path) -
     note = f"{rows - judged} more samples were held out as the run's test set and are not judged"
     assert judged < rows
     assert f"note: {note}" in answer.out
+    assert json.loads(done("audit", tmp_path / "run", "--json").out)["unjudged"] == rows - judged
     assert note in (tmp_path / "run" / "audit" / "report.html").read_text().replace("&#39;", "'")
 
 

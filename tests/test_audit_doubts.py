@@ -59,5 +59,10 @@ def test_a_classifier_with_one_class_for_everything_is_doubted(stubborn: float) 
         assert "% of all samples '0'" in note
 
 
+def test_few_of_another_class_are_no_reason_to_doubt() -> None:
+    given = np.repeat([0, 1], [1990, 10])
+    assert doubt_of(audit.from_logits(6 * np.eye(2)[np.zeros(2000, dtype=int)], given)) is None
+
+
 def test_nothing_is_sure_to_the_last_digit() -> None:
     assert [_likely(chance) for chance in (0.9999, 0.876, 0)] == ["over 99% likely", "88% likely", "under 1% likely"]

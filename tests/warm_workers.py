@@ -89,7 +89,10 @@ def server() -> Iterator[str]:
             assert process.stdout.readline() == b"ready\n"
             yield address
             process.stdin.close()
-            assert process.wait(timeout=60) == 0
+            try:
+                assert process.wait(timeout=60) == 0
+            finally:
+                process.kill()  # nothing happens to one that has left
 
 
 def starting(address: str) -> Any:
@@ -168,6 +171,8 @@ def _work(stdin: int, output: int, env: dict[str, str], cwd: str) -> int:
     code = 1
     try:
         code = worker.main()
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     except BaseException:
         traceback.print_exc()
     for stream in (sys.stdout, sys.stderr):

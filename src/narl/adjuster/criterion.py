@@ -222,15 +222,16 @@ class AdjustedLoss(nn.Module):
 
     def _warn_of_length(self) -> None:
         """Say once that the training is longer than it was told."""
-        if self._longer or self.total_steps is None or self.steps <= self.total_steps:
+        over = self.total_steps is not None and self.steps > self.total_steps
+        if self._longer or not over or not self._needs_progress:
             return
         self._longer = True
         warnings.warn(
-            f"call {self.steps:,} in training mode, and total_steps = {self.total_steps:,}: from here on the last "
-            "snapshot serves, and before the others may have served too early. Give the number of batches of the whole "
+            f"call {self.steps:,} in training mode, and total_steps = {self.total_steps}: the training counts as over, "
+            "and what is meant for its end may have served too early. Give the number of batches of the whole "
             "training, epochs * len(loader), and call criterion.eval() where it is not trained on",
             NarlWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
 
     @property
@@ -369,7 +370,7 @@ class AdjustedLoss(nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take what :meth:`__getstate__` gave."""
         steps = torch.tensor(state["_steps"], dtype=torch.int64, device="cpu")
-        super().__setstate__({**state, "_steps": steps})  # type: ignore[no-untyped-call]
+        super().__setstate__({"_longer": False, **state, "_steps": steps})  # type: ignore[no-untyped-call]
 
     def extra_repr(self) -> str:
         """Reduction and steps, for ``print``."""

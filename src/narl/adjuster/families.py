@@ -117,8 +117,8 @@ def checked_counts(counts: Counts) -> npt.NDArray[np.float64]:
     named = getattr(counts, "index", None)
     if hasattr(counts, "sort_index") and not np.array_equal(np.asarray(named), np.arange(len(counts))):  # of pandas
         raise ClassCountsError(
-            "the class counts are a Series whose index is not 0, 1, 2, … in this order, as value_counts() leaves it, "
-            "and would go to other classes: numpy.bincount(labels, minlength=num_classes) makes them"
+            "the class counts have an index that is not 0, 1, 2, … in this order, as value_counts() leaves it, and may "
+            "go to other classes: put them in the order of the classes and give counts.to_numpy()"
         )
     try:
         values = counts.detach().cpu().double().numpy() if isinstance(counts, Tensor) else np.asarray(counts)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import math
+import itertools
+from collections.abc import Mapping
 from functools import cached_property
 from typing import final
 
@@ -34,12 +35,12 @@ class LastBatch:
 
     It is 0 for cross entropy, which believes every label, and for a sample that fits its label whatever its
     hyperparameters; it is 1 where the loss leaves the sample to the classifier (w = 0) and the classifier rules the
-    label out. SL pulls labels that fit harder than cross entropy does, by up to :math:`\gamma_1 - a \gamma_2`; what it
-    makes of the others is small beside that, not beside 1. So where w of a label with :math:`p_y = 0.99` and the
-    hyperparameters of a sample of the batch is above 1, the largest such w is what all are divided by. Probability
-    targets y have :math:`s = (1 - w)_+ \frac12 \lVert p - y \rVert_1`, with w the part of cross entropy's gradient
-    :math:`p - y` that is in the loss's; for one-hot rows that is the same. It tells of the present: a wrong label that
-    the classifier has memorised fits, and is not suspected any more.
+    label out. SL can pull labels that fit harder than cross entropy does, up to :math:`\gamma_1 - a \gamma_2` times;
+    what it makes of the others is little beside that, not beside 1. So its w is divided by the largest that a label
+    with :math:`p_y = 0.99` can have within the spans of its hyperparameters, 4.96; for the other losses that is 1.
+    Probability targets y have :math:`s = (1 - w)_+ \frac12 \lVert p - y \rVert_1`, with w the part of cross entropy's
+    gradient :math:`p - y` that is in the loss's; for one-hot rows that is the same. It tells of the present: a wrong
+    label that the classifier has memorised fits, and is not suspected any more.
 
     Args:
         loss: the loss that was adjusted.
@@ -69,27 +70,56 @@ class LastBatch:
     @cached_property
     def suspicion(self) -> Tensor:
         """How strongly each sample is held for mislabelled, from 0 to 1, ``(N,)``."""
-        logits = at_least_float32(self._logits)
-        kept, misfit = self._kept(logits, self._targets)
-        labels = self._targets if self._targets.dim() == 1 else self._targets.argmax(dim=1)
-        fitting = _one_hot(labels, logits) * math.log(_FITS / (1 - _FITS) * (logits.shape[1] - 1))
-        most = torch.cat([self._kept(fitting, labels)[0], kept.new_ones(1)]).max()
-        return ((1 - kept / most).clamp(0, 1) * misfit.abs().sum(dim=1) / 2).clamp(0, 1)
+        return moved_away(
+            self._loss, self._logits, self._targets, self.hyperparameters, strongest=_strongest(self._loss)
+        )
 
-    def _kept(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """How much of cross entropy's pull is in the loss's, ``(N,)``, and that pull, ``(N, c)``."""
-        with torch.inference_mode(False), torch.enable_grad():  # clones: what inference mode has made has no gradient
-            leaf, targets = logits.clone().requires_grad_(), targets.clone()
-            hyperparameters = {name: values.clone() for name, values in self.hyperparameters.items()}
-            (pull,) = torch.autograd.grad(self._loss(leaf, targets, **hyperparameters).sum(), leaf)
-        p = leaf.detach().softmax(dim=1)
-        misfit = p - (_one_hot(targets, p) if targets.dim() == 1 else targets.to(p.dtype))
-        size = misfit.square().sum(dim=1).clamp(min=torch.finfo(p.dtype).tiny)
-        return (pull * misfit).sum(dim=1) / size, misfit
+
+def moved_away(
+    loss: RobustLoss,
+    logits: Tensor,
+    targets: Tensor,
+    hyperparameters: Mapping[str, Tensor],
+    *,
+    strongest: float = 1.0,
+) -> Tensor:
+    """What a loss moves away from each label, as :class:`LastBatch` has it, ``(N,)``.
+
+    Args:
+        loss: see there, as the three below.
+        logits: ``(N, c)``.
+        targets: class indices or probabilities.
+        hyperparameters: one ``(N,)`` tensor each.
+        strongest: what w is divided by; 1: how the loss compares with cross entropy.
+    """
+    kept, misfit = _kept(loss, at_least_float32(logits), targets, hyperparameters)
+    return ((1 - kept / strongest).clamp(0, 1) * misfit.abs().sum(dim=1) / 2).clamp(0, 1)
 
 
 _FITS = 0.99  # probability of a label that fits
 
 
-def _one_hot(labels: Tensor, like: Tensor) -> Tensor:
-    return torch.zeros_like(like).scatter_(1, labels.long().unsqueeze(1), 1.0)
+def _strongest(loss: RobustLoss) -> float:
+    """The largest w of a label that fits, over the ends of the hyperparameters' spans; at least 1."""
+    ends = list(itertools.product(*(specification.span for specification in loss.hyperparameters)))
+    names = [specification.name for specification in loss.hyperparameters]
+    values = dict(zip(names, torch.tensor(ends, dtype=torch.float64, device="cpu").unbind(1), strict=True))
+    logits = torch.tensor([[_FITS, 1 - _FITS]], dtype=torch.float64, device="cpu").log().repeat(len(ends), 1)
+    kept, _ = _kept(loss, logits, torch.zeros(len(ends), dtype=torch.int64, device="cpu"), values)
+    return max(1.0, float(kept.max()))
+
+
+def _kept(
+    loss: RobustLoss, logits: Tensor, targets: Tensor, hyperparameters: Mapping[str, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """How much of cross entropy's pull is in the loss's, ``(N,)``, and that pull, ``(N, c)``."""
+    with torch.inference_mode(False), torch.enable_grad():  # clones: what inference mode has made has no gradient
+        leaf, targets = logits.clone().requires_grad_(), targets.clone()
+        values = {name: value.clone() for name, value in hyperparameters.items()}
+        (pull,) = torch.autograd.grad(loss(leaf, targets, **values).sum(), leaf)
+    p = leaf.detach().softmax(dim=1)
+    if targets.dim() == 1:
+        targets = torch.zeros_like(p).scatter_(1, targets.long().unsqueeze(1), 1.0)
+    misfit = p - targets.to(p.dtype)
+    size = misfit.square().sum(dim=1).clamp(min=torch.finfo(p.dtype).tiny)
+    return (pull * misfit).sum(dim=1) / size, misfit

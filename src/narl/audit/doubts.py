@@ -6,8 +6,7 @@ import numpy as np
 
 from narl.audit.verdicts import Verdicts
 
-_NEARLY_ALL = 0.9
-_MOST = 0.5
+_NEARLY_ALL, _MOST, _MANY = 0.9, 0.5, 0.05
 
 
 def doubt_of(verdicts: Verdicts) -> str | None:
@@ -15,8 +14,7 @@ def doubt_of(verdicts: Verdicts) -> str | None:
 
     Whatever a classifier has not learned looks like noise. If it contradicts right labels at least half as often as it
     finds wrong ones, then half of its finds, or more, may be its own mistakes. Without clean samples that is not known;
-    but a classifier that would have one class for nearly everything, or contradicts most labels, has more likely
-    learned too little than found so many wrong ones.
+    but one that would have one class for nearly everything, or contradicts most labels, may have learned too little.
 
     Args:
         verdicts: an audit's.
@@ -53,12 +51,11 @@ def _by_itself(verdicts: Verdicts, found: float) -> str | None:
     likely = int(np.bincount(said, minlength=len(verdicts.class_names)).argmax())
     others = verdicts.given != likely
     advice = (
-        "That is how a classifier looks that has learned too little: train longer or with another model, or check some "
-        "labels (narl review) and give them with --clean, before you rely on this audit."
+        "or the classifier has learned too little. Look at some of them (narl review) before you rely on this audit."
     )
-    if others.any() and float((said[others] == likely).mean()) >= _NEARLY_ALL:
-        share = float((said == likely).mean())
-        return f"the classifier would call {share:.1%} of all samples {verdicts.class_names[likely]!r}. {advice}"
+    if others.mean() >= _MANY and float((said[others] == likely).mean()) >= _NEARLY_ALL:
+        share, name = float((said == likely).mean()), verdicts.class_names[likely]
+        return f"the classifier would call {share:.1%} of all samples {name!r}: either nearly all are, {advice}"
     if found > _MOST:
-        return f"the classifier contradicts {found:.1%} of all labels, more than it agrees with. {advice}"
+        return f"the classifier contradicts {found:.1%} of all labels: either most are wrong, {advice}"
     return None

@@ -93,15 +93,20 @@ def from_run(folder: str | PathLike[str], *, calibrate: bool = True, device: str
     )
 
 
+def unjudged(run: RunFolder) -> int:
+    """How many samples the run has held out to test on, whose labels nobody has checked."""
+    with run.understood() as config:
+        return int(config.get("unjudged", 0))  # of older runs it is not known
+
+
 def note_of_unjudged(run: RunFolder) -> str | None:
     """That an audit says nothing of the samples which the run has held out to test on; None where there are none."""
-    with run.understood() as config:
-        count = int(config.get("unjudged", 0))
+    count = unjudged(run)
     if not count:
         return None
     return (
-        f"{count:,} more samples were held out as the run's test set and are not judged: train with --test none, or "
-        "with a test set of its own, to have all of them judged."
+        f"{count:,} more samples were held out as the run's test set and are not judged: to have all of them judged, "
+        "train with --test none, or give another test set with --test FILE."
     )
 
 

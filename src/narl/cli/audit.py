@@ -72,7 +72,7 @@ def audit(
     _write_noise(files["noise.json"], verdicts)
     if report and not _write_report(files["report.html"], verdicts, run):
         del files["report.html"]
-    result = _result(run, verdicts, files)
+    result = _result(folder, verdicts, files)
     if as_json:
         print_json(result)
     else:
@@ -158,15 +158,20 @@ def _write_report(path: Path, verdicts: Verdicts, run: Path) -> bool:
     return True
 
 
-def _result(run: Path, verdicts: Verdicts, files: dict[str, Path]) -> dict[str, Any]:
+def _result(run: RunFolder, verdicts: Verdicts, files: dict[str, Path]) -> dict[str, Any]:
+    from narl.audit.doubts import doubt_of
+    from narl.audit.runs import unjudged
+
     noise = verdicts.noise
     return {
-        "run": str(run),
+        "run": str(run.path),
         "samples": len(verdicts),
+        "unjudged": unjudged(run),
         "wrong": int(verdicts.wrong.sum()),
         "noise": {"rate": noise.rate, "low": noise.low, "high": noise.high},
         "calibrated": verdicts.probability is not None,
         "contradicted": verdicts.contradicted,
+        "doubt": doubt_of(verdicts),
         "files": {name: str(path) for name, path in files.items()},
     }
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from narl.adjuster import Adjuster, margin
-from narl.adjuster.last_batch import LastBatch
+from narl.adjuster.last_batch import moved_away
 from narl.adjuster.margins import RunningMargin
 from narl.train.methods.mixing import sharpened
 
@@ -121,7 +121,7 @@ class Doubts(nn.Module):
             ids: the samples' positions, ``(N,)``.
         """
         if self._kind == "loss":
-            return LastBatch(adjuster.robust_loss, logits, y, adjuster(logits, y, ids)).suspicion
+            return moved_away(adjuster.robust_loss, logits, y, adjuster(logits, y, ids))
         return torch.sigmoid(-self.running.blend(margin(logits, y), ids))
 
     @torch.no_grad()
