@@ -605,12 +605,9 @@ def main() -> None:
     elif asked.what == "margins":
         margins(asked.work)
     elif asked.what == "heads":
-        own = (
-            {}
-            if asked.adjuster
-            else {one.file: learned(one, asked.work / "learned") for one in VARIANTS.values() if one.source}
-        )
-        print("\n\n".join(table.text() for table in heads(asked.adjuster or list(own.values()), asked.classes)))
+        sources = dict.fromkeys(one for one in VARIANTS.values() if one.source and not asked.adjuster)
+        files = asked.adjuster or sorted({learned(one, asked.work / "learned") for one in sources})
+        print("\n\n".join(table.text() for table in heads(files, asked.classes)))
     else:
         print("\n\n".join(table.text() for table in tables()))
 

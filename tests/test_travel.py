@@ -129,3 +129,16 @@ def test_results_are_there_once_each(travel: ModuleType) -> None:
     keys = ("table", "noise", "rate", "seed", "variant")
     assert len({tuple(row[key] for key in keys) for row in rows}) == len(rows)
     assert {row["variant"] for row in rows} >= set(travel.VARIANTS)
+
+
+def test_what_heads_give_is_what_the_adjuster_computes(travel: ModuleType, tmp_path: Path) -> None:
+    path = tmp_path / "mine.safetensors"
+    packs.write(path, Pack(tuple(snapshots("sl", input="margin+progress+classes")), trained_on="nothing"))
+    (table,) = travel.heads([path], classes=40)
+    assert len(table.rows) == 3 * 2 * 3  # snapshots, hyperparameters, heads
+    last = packs.read(path).snapshots[-1].refit([100] * 40)
+    last.progress.fill_(1.0)
+    at = [float(margin) for margin in table.columns[3:]]
+    expected = last.curves(torch.tensor(at))["gamma2"][:, 1]
+    (row,) = (row for row in table.rows if row[:3] == ("1.00", "gamma2", "1"))
+    assert_close(torch.tensor([float(value) for value in row[3:]]), expected.detach(), atol=0.005, rtol=0)

@@ -33,11 +33,12 @@ class LastBatch:
 
     .. math:: s = 1 - t_y = (1 - w)_+ (1 - p_y)
 
-    It is 0 for cross entropy, which believes every label, and for a sample that fits its label whatever its
-    hyperparameters; it is 1 where the loss leaves the sample to the classifier (w = 0) and the classifier rules the
+    It is 0 for a loss that is cross entropy, which believes every label, and for a sample that fits its label whatever
+    its hyperparameters; it is 1 where the loss leaves the sample to the classifier (w = 0) and the classifier rules the
     label out. SL can pull labels that fit harder than cross entropy does, up to :math:`\gamma_1 - a \gamma_2` times;
     what it makes of the others is little beside that, not beside 1. So its w is divided by the largest that a label
-    with :math:`p_y = 0.99` can have within the spans of its hyperparameters, 4.96; for the other losses that is 1.
+    with :math:`p_y = 0.99` can have within the spans of its hyperparameters, 4.96; for the other losses that is 1. Its
+    suspicion is above 0, then, also where :math:`\gamma_1 = 1` and :math:`\gamma_2 = 0` make cross entropy of it.
     Probability targets y have :math:`s = (1 - w)_+ \frac12 \lVert p - y \rVert_1`, with w the part of cross entropy's
     gradient :math:`p - y` that is in the loss's; for one-hot rows that is the same. It tells of the present: a wrong
     label that the classifier has memorised fits, and is not suspected any more.
