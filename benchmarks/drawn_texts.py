@@ -1,6 +1,7 @@
 """Texts that are drawn, with labels by keyword rules: to choose on what is to serve on texts.
 
     python benchmarks/drawn_texts.py texts-6.npz --classes 6 --seed 0
+    python benchmarks/drawn_texts.py few-6.npz --classes 6 --seed 6 --rows 1500
 
 Words are drawn by Zipf's law; some of a text's words are of its class's own, which other classes use now and then. The
 rules know some words of each class: a text's label is the class of the first of them that it has, and where it has none
@@ -20,7 +21,7 @@ WORDS, OWN, KNOWN = 4000, 150, 9
 ROWS, TESTED = 4500, 1500
 
 
-def drawn(classes: int, seed: int) -> dict[str, NDArray[Any]]:
+def drawn(classes: int, seed: int, rows: int = ROWS) -> dict[str, NDArray[Any]]:
     """Texts, classes and labels by rules, as arrays of an npz that narl reads.
 
     Example:
@@ -33,7 +34,7 @@ def drawn(classes: int, seed: int) -> dict[str, NDArray[Any]]:
     usual /= usual.sum()
     own = [30 + rng.choice(WORDS - 30, OWN, replace=False) for _ in range(classes)]
     sizes = 0.5 / classes + 0.5 * rng.dirichlet(np.full(classes, 4.0))
-    y = rng.choice(classes, ROWS + TESTED, p=sizes / sizes.sum())
+    y = rng.choice(classes, rows + TESTED, p=sizes / sizes.sum())
     texts = [_text(int(label), own, usual, rng) for label in y]
     rules = {int(word): label for label in range(classes) for word in own[label][:KNOWN]}
     guesses = 0.4 * np.eye(classes)[int(np.argmax(sizes))] + 0.6 / classes
@@ -41,11 +42,11 @@ def drawn(classes: int, seed: int) -> dict[str, NDArray[Any]]:
     weak = np.where(weak < 0, rng.choice(classes, len(weak), p=guesses), weak)
     written = np.array([" ".join(f"w{word}" for word in text) for text in texts])
     return {
-        "text_train": written[:ROWS],
-        "y_train": y[:ROWS],
-        "weak_train": weak[:ROWS],
-        "text_test": written[ROWS:],
-        "y_test": y[ROWS:],
+        "text_train": written[:rows],
+        "y_train": y[:rows],
+        "weak_train": weak[:rows],
+        "text_test": written[rows:],
+        "y_test": y[rows:],
     }
 
 
@@ -67,8 +68,9 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--classes", type=int, default=6)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rows", type=int, default=ROWS, help="of training")
     given = parser.parse_args()
-    made = drawn(given.classes, given.seed)
+    made = drawn(given.classes, given.seed, given.rows)
     np.savez(given.out, **made)  # type: ignore[arg-type]
     print(f"rules are right for {100 * (made['weak_train'] == made['y_train']).mean():.1f} %")
 

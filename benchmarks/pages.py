@@ -155,14 +155,14 @@ BLOCKS: dict[str, dict[str, Callable[[], list[Table]]]] = {
     "results.md": {
         name: functools.partial(comparison_tables, name) for name in ("table1", "table2", "figure5", "cifar10n")
     },
-    "transfer.md": {
+    "transfer.md": {"transfer": transfer_tables},
+    "travel.md": {
         "travel": travel.tables,
         "table-adjusters": table_adjusters.tables,
         "small-images": small_images.tables,
         "turned": functools.partial(study_tables, "turned"),
         "texts": functools.partial(study_tables, "texts"),
         "texts-tables": functools.partial(study_tables, "texts-tables"),
-        "transfer": transfer_tables,
     },
     "findings.md": {
         "letters": functools.partial(study_tables, "letters"),

@@ -4,7 +4,7 @@
     python benchmarks/travel.py run --adjuster FILE [--adjuster …]   # adjusters that were learned elsewhere, too
     python benchmarks/travel.py margins                              # what a snapshot would see after a third
     python benchmarks/travel.py heads [--adjuster FILE] [--classes C]   # what each head gives, by margin
-    python benchmarks/travel.py show                                 # the tables of docs/transfer.md
+    python benchmarks/travel.py show                                 # the tables of docs/travel.md
     python benchmarks/pages.py                                       # puts them there
 
 For each input an adjuster of GCE is learned by the demonstration's small convnet on scikit-learn's digits, from two

@@ -605,6 +605,16 @@ def test_those_for_the_data_serve(data: str | None, serves: int) -> None:
     assert torch.equal(criterion.at(0.5).heads.weight, adjusters[serves].heads.weight)
 
 
+@pytest.mark.parametrize(("steps", "serves"), [(1, 0), (599, 0), (600, 1), (None, 1)])
+def test_those_for_the_data_serve_in_trainings_that_are_long_enough(steps: int | None, serves: int) -> None:
+    adjusters = [taught(seed=0), taught(seed=1)]
+    adjusters[1].data, adjusters[1].least_steps = "text", 600
+    criterion = AdjustedLoss(adjusters, NEW, total_steps=steps, data="text")
+    assert torch.equal(criterion.at(0.5).heads.weight, adjusters[serves].heads.weight)
+    alone = AdjustedLoss(adjusters[1], NEW, total_steps=steps, data="text")
+    assert torch.equal(alone.at(0.5).heads.weight, adjusters[1].heads.weight), "there is nothing else"
+
+
 def test_data_that_nobody_knows() -> None:
     with pytest.raises(OptionError, match="data = 'tables' is no kind of data: did you mean 'table'"):
         AdjustedLoss(taught(), NEW, data="tables")
@@ -619,7 +629,7 @@ def test_data_that_nobody_knows() -> None:
 def test_copies_of_before_there_were_kinds() -> None:
     adjuster = taught(input="margin+progress")
     state = adjuster.__dict__.copy()
-    for name in ("data", "_measure", "_besides"):
+    for name in ("data", "least_steps", "_measure", "_besides"):
         state.pop(name)
     old = Adjuster.__new__(Adjuster)
     old.__setstate__(state)

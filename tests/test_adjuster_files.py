@@ -163,6 +163,16 @@ def test_sizes_are_kept_in_files_copies_and_states(tmp_path: Path) -> None:
     assert again.of_class.tolist() == [0, 1, 1, 2]
 
 
+def test_how_long_a_training_it_wants_is_kept(tmp_path: Path) -> None:
+    adjuster = taught()
+    assert "least_steps" not in adjuster.header().to_json()
+    adjuster.least_steps = 600
+    adjuster.save(tmp_path / "a")
+    assert header_of(tmp_path / "a")["format"] == files.FORMAT, "older versions would use it in any training"
+    assert Adjuster.load(tmp_path / "a").least_steps == 600
+    assert copy.deepcopy(adjuster).least_steps == 600
+
+
 def test_files_of_before_there_was_a_choice(tmp_path: Path) -> None:
     taught().save(tmp_path / "a")
     header = header_of(tmp_path / "a")
@@ -316,6 +326,9 @@ def test_a_header_with_a_missing_entry(entry: str, path: Path) -> None:
         {"sizes": [0.0, 1.0, 2.0]},
         {"sizes": [1.0, 0.5, 2.0]},
         {"sizes": [0.5, 1.0, math.nan]},
+        {"least_steps": 0},
+        {"least_steps": 600.5},
+        {"least_steps": "600"},
     ],
     ids=str,
 )

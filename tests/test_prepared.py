@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,3 +97,18 @@ def test_sizes_are_those_that_noise_made(study: ModuleType) -> None:
 def test_a_first_snapshot_that_has_learned_is_refused(study: ModuleType) -> None:
     with pytest.raises(SystemExit, match="before the training"):
         study.prepared(Pack(learned("gce").snapshots[1:]), SIZES)
+
+
+def test_margins_are_lifted_by_a_part_of_the_logarithm(study: ModuleType) -> None:
+    """A quarter of log(1000 / 10), of which with ten classes nothing is left."""
+    pack = learned("gce")
+    plain, made = pack.snapshots[1], study.prepared(pack, None, lift=0.25).snapshots[1]
+    margins = torch.linspace(-6, 6, 25)
+    assert_close(made.curves(margins), plain.curves(margins))
+    assert_close(made.refit([7] * 1000).curves(margins), plain.curves(margins + 0.25 * math.log(100)))
+
+
+def test_how_much_classes_say_is_known_from_ten_of_them_alone(study: ModuleType) -> None:
+    pack = Pack(tuple(snapshot.refit([5] * 12) for snapshot in learned("gce").snapshots))
+    with pytest.raises(SystemExit, match="12 classes"):
+        study.prepared(pack, None)

@@ -721,6 +721,31 @@ def test_methods_take_what_is_for_their_data(name: str) -> None:
         assert float(serving.curves(torch.zeros(1))["q"][0, 0]) == pytest.approx(q)
 
 
+@pytest.mark.parametrize("name", ["T-GCE", "T-GCE+"])
+def test_methods_take_what_their_training_is_long_enough_for(name: str) -> None:
+    for_texts = snapshot(0.0, 0.9)
+    for_texts.data, for_texts.least_steps = "text", 600
+    for steps, q in ((599, 0.4), (600, 0.9)):
+        setting = replace(setting_of(name), kind="text", total_steps=steps)
+        method: Any = methods.build(name, setting, adjusters=[snapshot(0.0, 0.4), for_texts])
+        serving = getattr(method, "plain", method).current
+        assert float(serving.curves(torch.zeros(1))["q"][0, 0]) == pytest.approx(q)
+
+
+def test_what_serves_in_a_training_tells_results_apart(tmp_path: Path) -> None:
+    """Where adjusters serve is no part of what they compute."""
+    for_texts = snapshot(0.0, 0.9)
+    for_texts.data = "text"
+    before = packs.digest([for_texts])
+    for_texts.least_steps = 600
+    assert packs.digest([for_texts]) == before
+    path = tmp_path / "gce.safetensors"
+    packs.write(path, Pack((snapshot(0.0, 0.4), for_texts)))
+    assert [one.least_steps for one in packs.read(path).snapshots] == [None, 600]
+    found = {steps: adjusters.digest_of([str(path)], "text", steps) for steps in (599, 600, None)}
+    assert found == {599: packs.digest([snapshot(0.0, 0.4)]), 600: before, None: before}
+
+
 @pytest.mark.parametrize("change", ["sizes", "spans", "hidden", "nothing"])
 def test_each_snapshot_gives_what_it_is_whatever_it_differs_in(change: str) -> None:
     """Weights are taken over in place where that is all that differs; else the snapshot itself serves."""

@@ -63,7 +63,8 @@ class AdjustedLoss(nn.Module):
             its own training, which has learned nothing. 1/3 for data that a network knows by heart before the next
             snapshot serves, such as tables of some thousand rows; T-* methods see to that by themselves.
         data: what it is used on, ``"image"``, ``"table"`` or ``"text"``; None: not known, so what is for any data
-            serves. T-* methods see to that by themselves, too.
+            serves; it does, too, where what is for this kind wants more than ``total_steps`` (``least_steps``). T-*
+            methods see to that by themselves.
 
     Example:
         >>> import torch
@@ -101,7 +102,12 @@ class AdjustedLoss(nn.Module):
             raise OptionError("no adjuster given: pass one, or the snapshots of one in order")
         if data not in (None, *KINDS):
             raise OptionError(f"data = {data!r} is no kind of data: {nearest(str(data), KINDS)}")
-        given = meant_for(given, data)
+        if total_steps is not None and not (isinstance(total_steps, Integral) and total_steps >= 1):
+            raise OptionError(
+                f"total_steps = {total_steps!r} is no number of batches: give that of the whole training, a whole "
+                "number, epochs * len(loader)"
+            )
+        given = meant_for(given, data, total_steps)
         named = {adjuster.robust_loss.name for adjuster in given}
         if len(named) > 1:
             raise OptionError(f"snapshots of different losses ({', '.join(sorted(named))}): pass those of one adjuster")
@@ -112,11 +118,6 @@ class AdjustedLoss(nn.Module):
             raise OptionError(f"snapshots of different input ({', '.join(sorted(inputs))}): pass those of one adjuster")
         if reduction not in ("mean", "sum", "none"):
             raise OptionError(f"reduction = {reduction!r} is unknown: use 'mean', 'sum' or 'none'")
-        if total_steps is not None and not (isinstance(total_steps, Integral) and total_steps >= 1):
-            raise OptionError(
-                f"total_steps = {total_steps!r} is no number of batches: give that of the whole training, a whole "
-                "number, epochs * len(loader)"
-            )
         if margin not in (None, "latest", "running", "auto"):
             raise OptionError(
                 f"margin = {margin!r} is unknown: use 'latest', 'running', None: as it was learned, or 'auto': the "

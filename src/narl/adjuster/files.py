@@ -24,7 +24,8 @@ from narl.losses import RobustLoss
 
 KIND = "adjuster"
 PACK = "adjusters"
-FORMAT = 3  # 1: an adjuster that sees the margin itself; 2: one that sees something else; 3: its heads have sizes
+FORMAT = 4
+"""1: an adjuster that sees the margin itself; 2: something else; 3: its heads have sizes; 4: it has least steps."""
 
 
 @dataclass(frozen=True)
@@ -41,17 +42,25 @@ class Header:
     taken: float | None = None
     data: str | None = None
     sizes: list[float] | None = None
+    least_steps: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As plain values; what is not known is left out."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
+    @property
+    def format(self) -> int:
+        """The oldest that has all of it: what older versions can read stays readable."""
+        if self.least_steps is not None:
+            return FORMAT
+        if self.sizes is not None:
+            return 3
+        return 1 if self.input == "margin" else 2
+
 
 def write(path: str | PathLike[str], header: Header, tensors: Mapping[str, Tensor]) -> None:
     """Write the file whole or not at all: a reader sees the old one or the new one."""
-    plain = 1 if header.input == "margin" else 2  # what older versions can read stays readable
-    needed = plain if header.sizes is None else FORMAT
-    write_tensors(path, {"kind": KIND, "format": needed, "version": __version__, **header.to_json()}, tensors)
+    write_tensors(path, {"kind": KIND, "format": header.format, "version": __version__, **header.to_json()}, tensors)
 
 
 def write_tensors(path: str | PathLike[str], about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
@@ -142,8 +151,8 @@ def check_contents(path: str | PathLike[str], header: Header, tensors: Mapping[s
 
 def checked_header(about: Mapping[str, Any], name: str) -> Header:
     """The header with every field of its kind: a file from elsewhere can hold anything."""
-    # Files of before there was a choice, of no training, for any data, and with families that are found anew.
-    about = {"input": "margin", "taken": None, "data": None, "sizes": None, **about}
+    # Files of before there was a choice, of no training, for any data, any length, with families that are found anew.
+    about = {"input": "margin", "taken": None, "data": None, "sizes": None, "least_steps": None, **about}
     missing = [field for field in Header.__dataclass_fields__ if field not in about]
     if missing:
         raise AdjusterFileError(f"{name} has no {', '.join(missing)} in its header: save it again")
@@ -160,6 +169,7 @@ def checked_header(about: Mapping[str, Any], name: str) -> Header:
         "taken": header.taken is None or (type(header.taken) in (int, float) and 0 <= header.taken <= 1),
         "data": header.data is None or isinstance(header.data, str),
         "sizes": header.sizes is None or (_ascending(header.sizes) and len(header.sizes) == header.families),
+        "least_steps": header.least_steps is None or _positive(header.least_steps),
     }
     wrong = [f"{field} = {about[field]!r}" for field, right in kinds.items() if not right]
     if wrong:

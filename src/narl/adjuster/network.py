@@ -45,8 +45,9 @@ class Adjuster(nn.Module):
         generator: where the hidden layer's initial weights come from; torch's global one if omitted.
 
     A snapshot of a training knows when it was ``taken``, from 0 before the first step to 1 after the last; else that is
-    None. One for a single kind of data says which: ``data`` is ``"image"``, ``"table"`` or ``"text"``; else None. One
-    whose heads are for classes of certain ``sizes``, as multiples of the mean class, has those serve on any data; else
+    None. One for a single kind of data says which: ``data`` is ``"image"``, ``"table"`` or ``"text"``; else None. Where
+    it does harm in short trainings, ``least_steps`` says from how many steps on it serves; else that is None. One whose
+    heads are for classes of certain ``sizes``, as multiples of the mean class, has those serve on any data; else
     that is None, and families are found anew, as in the paper.
 
     Example:
@@ -90,6 +91,7 @@ class Adjuster(nn.Module):
         self._measure, self._besides = seen
         self.taken: float | None = None
         self.data: str | None = None
+        self.least_steps: int | None = None
         self.sizes: tuple[float, ...] | None = None
         self.spans = {h.name: h.span for h in self.robust_loss.hyperparameters}
         self.num_families = families
@@ -102,8 +104,8 @@ class Adjuster(nn.Module):
         self.refit(class_counts)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Of copies and files of before it could be for one kind of data, or its heads for classes of certain sizes."""
-        super().__setstate__({"data": None, "sizes": None, **state})  # type: ignore[no-untyped-call]
+        """Of copies and files of before it could be for some data or trainings only, or its heads for certain sizes."""
+        super().__setstate__({"data": None, "least_steps": None, "sizes": None, **state})  # type: ignore[no-untyped-call]
         self.num_samples = sum(self.class_counts)
         seen = parsed(self.input)
         assert seen is not None
@@ -396,6 +398,7 @@ class Adjuster(nn.Module):
             taken=self.taken,
             data=self.data,
             sizes=None if self.sizes is None else list(self.sizes),
+            least_steps=self.least_steps,
         )
 
     @classmethod
@@ -427,7 +430,7 @@ class Adjuster(nn.Module):
             header.loss, counts, header.families, header.hidden, header.margin, input=header.input, generator=unused
         )
         adjuster.to(tensors["hidden.weight"].dtype)
-        adjuster.taken, adjuster.data = header.taken, header.data
+        adjuster.taken, adjuster.data, adjuster.least_steps = header.taken, header.data, header.least_steps
         if header.sizes is not None:
             adjuster.sizes = tuple(header.sizes)
             adjuster.refit(counts)

@@ -18,7 +18,7 @@ from narl.adjuster import files
 from narl.adjuster.network import Adjuster
 from narl.errors import AdjusterFileError
 
-FORMAT = 2  # 1: of adjusters whose heads have no sizes
+FORMAT = 3  # 1: of adjusters whose heads have no sizes; 2: of those that have no least steps
 _MOST = 1000  # snapshots; a file from elsewhere can promise anything
 
 
@@ -92,7 +92,8 @@ def digest(snapshots: Sequence[Adjuster]) -> str:
     """
     found = hashlib.blake2b(digest_size=8)
     for snapshot in snapshots:
-        header = replace(snapshot.header(), class_counts=[])  # families are fitted to the data that it serves on
+        # Families are fitted to the data that it serves on, and where it serves changes nothing about what it computes.
+        header = replace(snapshot.header(), class_counts=[], least_steps=None)
         found.update(json.dumps(header.to_json(), sort_keys=True).encode())
         for name, parameter in sorted(snapshot.named_parameters()):
             found.update(name.encode() + parameter.detach().cpu().contiguous().numpy().tobytes())
@@ -103,7 +104,7 @@ def write(path: str | PathLike[str], pack: Pack) -> None:
     """Write a pack as safetensors, whole or not at all."""
     about = {
         "kind": files.PACK,
-        "format": 1 if all(snapshot.sizes is None for snapshot in pack.snapshots) else FORMAT,
+        "format": max(1, *(snapshot.header().format - 1 for snapshot in pack.snapshots)),
         "version": __version__,
         "name": pack.name,
         "release": pack.version,

@@ -12,23 +12,31 @@ KINDS = ("image", "table", "text")
 """Of data that an adjuster can be for."""
 
 
-def meant_for(given: Sequence[Adjuster], data: str | None) -> list[Adjuster]:
+def meant_for(given: Sequence[Adjuster], data: str | None, steps: int | None = None) -> list[Adjuster]:
     """Those among adjusters for several kinds of data that are for this one; else those for any; else the only ones.
+
+    Those for this kind that want a longer training make way for those that are for any, where there are some.
 
     Args:
         given: snapshots of one adjuster, or of one for each of several kinds of data.
         data: ``"image"``, ``"table"`` or ``"text"``; None: not known.
+        steps: how many the training has; None: not known, so it counts as long.
 
     Example:
         >>> for_any, for_tables = Adjuster("gce", [5, 5]), Adjuster("gce", [5, 5])
         >>> for_tables.data = "table"
         >>> [meant_for([for_any, for_tables], data) == [for_tables] for data in ("table", "text", None)]
         [True, False, False]
+        >>> for_tables.least_steps = 600
+        >>> [meant_for([for_any, for_tables], "table", steps) == [for_tables] for steps in (599, 600, None)]
+        [False, True, True]
     """
-    for wanted in (data, None):
-        found = [adjuster for adjuster in given if adjuster.data == wanted]
-        if found:
-            return found
+    for_any = [adjuster for adjuster in given if adjuster.data is None]
+    for_this = [adjuster for adjuster in given if adjuster.data == data]
+    if for_any and steps is not None and any(steps < (adjuster.least_steps or 0) for adjuster in for_this):
+        return for_any
+    if for_this or for_any:
+        return for_this or for_any
     kinds = sorted({str(adjuster.data) for adjuster in given})
     if len(kinds) > 1:
         way = "say which it is (data=), or give one for any"

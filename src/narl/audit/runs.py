@@ -225,12 +225,12 @@ def families_of(run: RunFolder, labels: Classes) -> Classes | None:
     with run.understood() as config:
         counts = [int(count) for count in config["class_counts"]]
         method, options = str(config["recipe"]["method"]), dict(config["settings"]["options"])
-        kind = str(config["kind"])
+        kind, steps = str(config["kind"]), int(config["steps_per_epoch"]) * int(config["recipe"]["epochs"])
     kept = kept_adjusters(run.path) if method.startswith("T-") else ()
     if not kept and not method.startswith("A-"):
         return None
     if kept:
-        of_class = meant_for(load_adjusters(kept), kind)[0].refit(counts).of_class
+        of_class = meant_for(load_adjusters(kept), kind, steps)[0].refit(counts).of_class
     else:
         of_class = Families.from_counts(counts, int(options.get("families", 3))).of_class
     return np.asarray(of_class.numpy()[labels], dtype=np.int64)

@@ -12,12 +12,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from narl.adjuster import Adjuster
+from narl.adjuster import Adjuster, packs
 from narl.adjuster.margins import RunningMargin
+from narl.adjuster.turns import meant_for
 from narl.bench.cells import Cell
 from narl.bench.runs import Run
 from narl.train import methods
-from narl.train.adjusters import digest_of, load_adjusters, numbered
+from narl.train.adjusters import load_adjusters, numbered
 from narl.train.evaluate import separation
 from narl.train.methods.meta import auto_beginning, auto_every, auto_learning_rate
 from narl.train.methods.transferred import beginning
@@ -65,7 +66,7 @@ def account(cell: Cell, plan: Plan, folder: Path, asked: dict[str, Any]) -> Run:
             "milestones": list(plan.settings.milestones),
             "augment": plan.recipe.augment,
             "options": _options(plan),
-            "adjusters": [digest_of(plan.settings.adjusters, plan.sets.train.kind)] if plan.settings.adjusters else [],
+            "adjusters": [packs.digest(_serving(plan))] if plan.settings.adjusters else [],
             "kind": plan.sets.train.kind,
             "data": plan.sets.fingerprint(),
             "train_samples": len(plan.sets.train),
@@ -90,6 +91,11 @@ def _stacked(run: RunFolder) -> dict[str, int]:
     return {"stacked": most} if most > 1 else {}
 
 
+def _serving(plan: Plan) -> list[Adjuster]:
+    """Of the adjusters that were given, those for such data and so long a training."""
+    return meant_for(load_adjusters(plan.settings.adjusters), plan.sets.train.kind, plan.total_steps)
+
+
 def _options(plan: Plan) -> dict[str, Any]:
     """The method's options, those too that nobody gave."""
     options = methods.get(plan.recipe.method).checked(plan.settings.options)
@@ -98,7 +104,7 @@ def _options(plan: Plan) -> dict[str, Any]:
     rows, epochs = len(plan.sets.train), plan.recipe.epochs
     usual = auto_beginning(kind, plan.total_steps, rows, epochs)
     if plan.recipe.method.startswith("T-"):
-        usual = {"robust_start": beginning(load_adjusters(plan.settings.adjusters), kind, rows, epochs)}
+        usual = {"robust_start": beginning(_serving(plan), kind, rows, epochs)}
     chosen: dict[str, Callable[[], Any]] = {
         "every": lambda: auto_every(plan.total_steps),
         "adjuster_lr": lambda: auto_learning_rate(plan.total_steps),

@@ -21,6 +21,7 @@ from narl.bench.stopping import Asked, Latch, Located
 from narl.errors import OptionError, RunFolderError, UnknownNameError
 from narl.train import architectures, methods, session
 from narl.train.adjusters import digest_of, load_adjusters, without_clean
+from narl.train.batches import steps_per_epoch
 from narl.train.courses import Course, driven, driven_as_one
 from narl.train.engine.stack import Stack
 from narl.train.external_models import missing_package
@@ -177,7 +178,7 @@ def _other_shipped(run: Run) -> str | None:
     adjuster = None if loss is None else without_clean(loss, kind)[1]
     if adjuster is None:
         return None
-    before, now = run.settings.get("adjusters"), [digest_of([adjuster], kind)]
+    before, now = run.settings.get("adjusters"), [digest_of([adjuster], kind, _steps(run))]
     return None if before == now else f"its adjuster was {before}, the one that is shipped is {now} now"
 
 
@@ -185,8 +186,17 @@ def other_adjusters(run: Run, place: Place) -> str | None:
     """Whether a transferred cell was trained with other adjusters than those that are named now; None: no."""
     found = _adjusters(run.cell, place)
     kind, before = run.settings.get("kind"), run.settings.get("adjusters")
-    named = [digest_of(found, kind)] if found else []
+    named = [digest_of(found, kind, _steps(run))] if found else []
     return f"its adjusters were {before}, are {named} now" if named and before != named else None
+
+
+def _steps(run: Run) -> int | None:
+    """Of the whole training; None: nobody wrote down what it depends on."""
+    needed: list[Any] = [run.settings.get(name) for name in ("epochs", "train_samples", "batch_size")]
+    if None in needed:
+        return None
+    epochs, rows, batch = map(int, needed)
+    return epochs * steps_per_epoch(rows, batch)
 
 
 def _flat(asked: dict[str, Any]) -> dict[str, Any]:

@@ -71,14 +71,15 @@ def kept_adjusters(folder: Path) -> tuple[str, ...]:
     return tuple(str(path) for path in sorted(folder.glob(_KEPT_BEFORE.format("*"))))
 
 
-def digest_of(paths: Sequence[str], data: str | None = None) -> str:
+def digest_of(paths: Sequence[str], data: str | None = None, steps: int | None = None) -> str:
     """What tells learned adjusters apart, however they are kept; see :func:`narl.adjuster.packs.digest`.
 
     Args:
         paths: see :func:`load_adjusters`.
         data: the kind of data that they serve on: of adjusters for several kinds, the others do not matter.
+        steps: of the training that they serve in; None: not known, so it counts as long.
     """
-    return packs.digest(meant_for(load_adjusters(paths), data))
+    return packs.digest(meant_for(load_adjusters(paths), data, steps))
 
 
 def without_clean(loss: str | None = None, kind: str | None = None) -> tuple[str, str | None]:
