@@ -17,6 +17,7 @@ import forward_matrix
 import plan
 import small_images
 import table_adjusters
+import text_steps
 import travel
 from narl.bench import audit_table, comparison, cost, own_table, review_table, runs
 from narl.bench.tables import Table
@@ -163,6 +164,7 @@ BLOCKS: dict[str, dict[str, Callable[[], list[Table]]]] = {
         "turned": functools.partial(study_tables, "turned"),
         "texts": functools.partial(study_tables, "texts"),
         "texts-tables": functools.partial(study_tables, "texts-tables"),
+        "text-steps": text_steps.tables,
     },
     "findings.md": {
         "letters": functools.partial(study_tables, "letters"),

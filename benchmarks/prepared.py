@@ -36,8 +36,8 @@ from narl.losses import RobustLoss
 SECTION = """\
 ## What was changed for other data
 
-- It sees margins lifted by {lift}log(c / 10), c being the number of classes: with more of them a right label can be further
-  down.
+- It sees margins lifted by {lift}log(c / 10), c being the number of classes: with more of them a right label can be
+  further down.
 - With more than ten classes the snapshot of before the training, which gives all samples the same, is set so that a
   label pulls the classifier at the first step as strongly as with ten, or as nearly so as the hyperparameter's span
   allows (with 200 classes {pull:.2f} of what cross entropy does, with ten {pull_of_ten:.2f}).

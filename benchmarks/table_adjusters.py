@@ -56,8 +56,11 @@ asks for it.
 ELSEWHERE = """\
 ## On {kind}s
 
-There the adjuster for tables serves, too.
+There the adjuster for tables serves, too, in trainings of {least} steps or more. In shorter ones it does harm: a
+network that has not learned the words yet contradicts every label, and all of them are doubted.
 """
+LEAST_STEPS = {"text": 900}
+"""From how many steps on those for tables serve on other data: benchmarks/text_steps.py."""
 
 
 def drawn(rng: np.random.Generator) -> tuple[travel.Drawn, str, float, int]:
@@ -130,12 +133,18 @@ def write(loss: str, out: Path, kind: str = "table") -> Path:
     out.mkdir(parents=True, exist_ok=True)
     snapshots = made(loss, done[-1]["mean"])
     for snapshot in snapshots:
-        snapshot.data = kind
+        snapshot.data, snapshot.least_steps = kind, LEAST_STEPS.get(kind)
     words = "drawn tables of 2 to 40 classes: right labels; symmetric, pair and instance noise of 0.2 to 0.6"
     table = _table("Each generation on tables of its own", whole_trainings.lines_of(loss, done))
     section = SECTION if kind == "table" else ELSEWHERE
     section = section.format(
-        kind=kind, loss=loss, candidates=CANDIDATES, generations=len(done), tables=TABLES, table=table.markdown()
+        kind=kind,
+        least=LEAST_STEPS.get(kind),
+        loss=loss,
+        candidates=CANDIDATES,
+        generations=len(done),
+        tables=TABLES,
+        table=table.markdown(),
     )
     path = out / f"{loss}-{kind}s.safetensors"
     packs.write(path, Pack(snapshots, trained_on=words, about={"section": section}))

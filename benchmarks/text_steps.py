@@ -36,8 +36,8 @@ ADJUSTERS = ROOT / "results" / "adjusters"
 FORMS = {"any data": "prepared", "tables": "texts"}
 """What an adjuster is for, and how the files of those are called."""
 CLASSES = (4, 6, 12)
-SIZES = ((1500, 15), (1500, 30), (1500, 60), (4500, 30))
-"""Texts and epochs: 225, 450, 900 and 1,350 steps."""
+SIZES = ((1500, 15), (1500, 30), (4500, 10), (1500, 60), (4500, 30))
+"""Texts and epochs: 225, 450, 450, 900 and 1,350 steps."""
 LABELS = {"weak": "labels by rules", "symmetric": "symmetric 0.4", "right": "right labels"}
 BATCH = 100
 
@@ -98,7 +98,14 @@ def trained(training: Training) -> dict[str, Any]:
         lines = (outcome.folder / "metrics.jsonl").read_text().splitlines()
     found = [json.loads(line)["test_accuracy"] for line in lines]
     where = environment("cpu")
-    return {**asdict(training), "last5": round(sum(found[-5:]) / 5, 5), "best": max(found), "environment": where}
+    method = outcome.summary["method"]
+    return {
+        **asdict(training),
+        "method": method,
+        "last5": round(sum(found[-5:]) / 5, 5),
+        "best": max(found),
+        "environment": where,
+    }
 
 
 def _labelled(training: Training) -> dict[str, Any]:
@@ -119,6 +126,8 @@ def run(wanted: Sequence[Training], at_once: int) -> None:
     """Train what has no line yet."""
     known = [{name: row[name] for name in asdict(wanted[0])} for row in results()] if wanted else []
     missing = [training for training in wanted if asdict(training) not in known]
+    if not missing:
+        return
     with multiprocessing.Pool(at_once) as pool:
         for row in pool.imap_unordered(trained, missing):
             with RESULTS.open("a") as file:
@@ -131,6 +140,8 @@ def tables() -> list[Table]:
     """For each kind of labels, a line a form and a column a length of the training, in the mean over what is drawn."""
     by_cell: dict[tuple[str, str, str, tuple[int, int]], dict[int, float]] = {}
     for row in results():
+        if row["seed"]:
+            raise SystemExit("more than one seed: say here what is to be shown of them")
         key = row["labels"], row["loss"], row["form"], (row["rows"], row["epochs"])
         by_cell.setdefault(key, {})[row["classes"]] = 100 * row["last5"]
     names = [name for name in ("gce", "sl", "polysoft", "js") if any(key[1] == name for key in by_cell)]
@@ -144,7 +155,9 @@ def tables() -> list[Table]:
             title_of = f"T-{losses.get(loss).title}, for {form}" if loss else "CE"
             lines += [(title_of, *shown)] if any(cells) else []
         counted = ", ".join(map(str, CLASSES[:-1]))
-        note = f"Test accuracy, %, mean of the last five epochs; means of three sets with {counted} and {CLASSES[-1]} classes."
+        note = (
+            f"Test accuracy, %, mean of the last five epochs; means of sets with {counted} and {CLASSES[-1]} classes."
+        )
         made += [Table(f"Drawn texts, {title}", ("", *heads), tuple(lines), (note,))] if lines else []
     return made
 

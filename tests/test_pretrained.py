@@ -732,6 +732,29 @@ def test_methods_take_what_their_training_is_long_enough_for(name: str) -> None:
         assert float(serving.curves(torch.zeros(1))["q"][0, 0]) == pytest.approx(q)
 
 
+@pytest.mark.parametrize("kind", [None, "text"])
+def test_methods_say_what_is_no_adjuster(kind: str | None) -> None:
+    with pytest.raises(OptionError, match="got int, no adjuster"):
+        methods.build("T-GCE", replace(setting_of("T-GCE"), kind=kind), adjusters=[42])
+
+
+def test_a_state_of_other_adjusters_is_refused_in_words() -> None:
+    for_texts = snapshot(0.0, 0.9)
+    for_texts.data, for_texts.least_steps = "text", 600
+    short, long = (AdjustedLoss([*along(), for_texts], [5, 5], total_steps=n, data="text") for n in (599, 600))
+    assert (len(short.snapshots), len(long.snapshots)) == (3, 1)
+    words = "state is of a criterion with 3 snapshots, and this one has 1: .* decided by data= and total_steps="
+    with pytest.raises(OptionError, match=words):
+        long.load_state_dict(short.state_dict())
+
+
+def test_what_is_learned_on_from_one_for_long_trainings_is_for_all(tmp_path: Path) -> None:
+    for_texts = snapshot(0.0, 0.9)
+    for_texts.data, for_texts.least_steps = "text", 600
+    going_on = start("gce", torch.tensor([5, 5]), for_texts, "latest", 0, "text")
+    assert (going_on.data, going_on.least_steps) == (None, None)
+
+
 def test_what_serves_in_a_training_tells_results_apart(tmp_path: Path) -> None:
     """Where adjusters serve is no part of what they compute."""
     for_texts = snapshot(0.0, 0.9)

@@ -17,7 +17,7 @@ from narl.adjuster.families import Counts
 from narl.adjuster.last_batch import LastBatch
 from narl.adjuster.margins import RunningMargin, margin
 from narl.adjuster.network import Adjuster
-from narl.adjuster.turns import KINDS, after_fixed, in_turn, meant_for
+from narl.adjuster.turns import KINDS, after_fixed, checked, in_turn, meant_for
 from narl.checks import warn_of_probabilities
 from narl.errors import NarlWarning, OptionError, nearest
 
@@ -63,8 +63,9 @@ class AdjustedLoss(nn.Module):
             its own training, which has learned nothing. 1/3 for data that a network knows by heart before the next
             snapshot serves, such as tables of some thousand rows; T-* methods see to that by themselves.
         data: what it is used on, ``"image"``, ``"table"`` or ``"text"``; None: not known, so what is for any data
-            serves; it does, too, where what is for this kind wants more than ``total_steps`` (``least_steps``). T-*
-            methods see to that by themselves.
+            serves. It does, too, where what is for this kind wants more steps (``Adjuster.least_steps``) than
+            ``total_steps``; a training whose length is not given counts as long. T-* methods see to all that by
+            themselves.
 
     Example:
         >>> import torch
@@ -94,12 +95,7 @@ class AdjustedLoss(nn.Module):
         data: str | None = None,
     ) -> None:
         super().__init__()
-        given: list[Any] = [adjusters] if isinstance(adjusters, Adjuster) else list(adjusters)
-        strangers = [type(adjuster).__name__ for adjuster in given if not isinstance(adjuster, Adjuster)]
-        if strangers:
-            raise OptionError(f"got {', '.join(sorted(set(strangers)))}, no adjuster: narl.Adjuster.load reads a file")
-        if not given:
-            raise OptionError("no adjuster given: pass one, or the snapshots of one in order")
+        given = checked([adjusters] if isinstance(adjusters, Adjuster) else list(adjusters))
         if data not in (None, *KINDS):
             raise OptionError(f"data = {data!r} is no kind of data: {nearest(str(data), KINDS)}")
         if total_steps is not None and not (isinstance(total_steps, Integral) and total_steps >= 1):
@@ -362,6 +358,14 @@ class AdjustedLoss(nn.Module):
         if self._counted is not None:
             for number in range(len(self.snapshots)):
                 state_dict.setdefault(f"{prefix}snapshots.{number}.running._extra_state", torch.empty(0))
+        begin = f"{prefix}snapshots."
+        kept = {name.removeprefix(begin).partition(".")[0] for name in state_dict if name.startswith(begin)}
+        if len(kept) != len(self.snapshots):
+            raise OptionError(
+                f"the state is of a criterion with {len(kept)} snapshots, and this one has {len(self.snapshots)}: "
+                "which of several adjusters serve is decided by data= and total_steps=; give those that it was begun "
+                "with"
+            )
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:

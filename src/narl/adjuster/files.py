@@ -52,7 +52,7 @@ class Header:
     def format(self) -> int:
         """The oldest that has all of it: what older versions can read stays readable."""
         if self.least_steps is not None:
-            return FORMAT
+            return 4
         if self.sizes is not None:
             return 3
         return 1 if self.input == "margin" else 2

@@ -45,10 +45,11 @@ class Adjuster(nn.Module):
         generator: where the hidden layer's initial weights come from; torch's global one if omitted.
 
     A snapshot of a training knows when it was ``taken``, from 0 before the first step to 1 after the last; else that is
-    None. One for a single kind of data says which: ``data`` is ``"image"``, ``"table"`` or ``"text"``; else None. Where
-    it does harm in short trainings, ``least_steps`` says from how many steps on it serves; else that is None. One whose
-    heads are for classes of certain ``sizes``, as multiples of the mean class, has those serve on any data; else
-    that is None, and families are found anew, as in the paper.
+    None. One for a single kind of data says which: ``data`` is ``"image"``, ``"table"`` or ``"text"``; else None. One
+    that does harm in short trainings has ``least_steps``, of the optimiser: in trainings with fewer, those for any data
+    that come with it serve instead; alone it always serves. One whose heads are for classes of certain ``sizes``, as
+    multiples of the mean class, has those serve on any data; else that is None, and families are found anew, as in the
+    paper.
 
     Example:
         >>> adjuster = Adjuster("gce", class_counts=[50, 50, 20])

@@ -73,8 +73,12 @@ class Pack:
             >>> for_tables.data = "table"
             >>> Pack((for_any,)).data, Pack((for_tables,)).data, Pack((for_any, for_tables)).data
             ('any data', 'table', 'any data; special ones for table')
+            >>> for_tables.least_steps = 900
+            >>> Pack((for_any, for_tables)).data
+            'any data; special ones for table from 900 steps on'
         """
-        kinds = sorted({one.data for one in self.snapshots if one.data is not None})
+        least = {one.data: one.least_steps for one in self.snapshots if one.data is not None}
+        kinds = [kind + (f" from {least[kind]} steps on" if least[kind] else "") for kind in sorted(least)]
         if all(one.data is not None for one in self.snapshots):
             return ", ".join(kinds)
         return "any data" + (f"; special ones for {', '.join(kinds)}" if kinds else "")
@@ -104,7 +108,7 @@ def write(path: str | PathLike[str], pack: Pack) -> None:
     """Write a pack as safetensors, whole or not at all."""
     about = {
         "kind": files.PACK,
-        "format": max(1, *(snapshot.header().format - 1 for snapshot in pack.snapshots)),
+        "format": _format(pack),
         "version": __version__,
         "name": pack.name,
         "release": pack.version,
@@ -118,6 +122,13 @@ def write(path: str | PathLike[str], pack: Pack) -> None:
         for name, parameter in snapshot.named_parameters()
     }
     files.write_tensors(path, about, tensors)
+
+
+def _format(pack: Pack) -> int:
+    """The oldest that has all of it."""
+    if any(snapshot.least_steps is not None for snapshot in pack.snapshots):
+        return 3
+    return 1 if all(snapshot.sizes is None for snapshot in pack.snapshots) else 2
 
 
 def read(path: str | PathLike[str]) -> Pack:

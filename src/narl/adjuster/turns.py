@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from typing import Any
 
 from narl.adjuster.network import Adjuster
 from narl.errors import OptionError
@@ -12,10 +13,25 @@ KINDS = ("image", "table", "text")
 """Of data that an adjuster can be for."""
 
 
-def meant_for(given: Sequence[Adjuster], data: str | None, steps: int | None = None) -> list[Adjuster]:
-    """Those among adjusters for several kinds of data that are for this one; else those for any; else the only ones.
+def checked(given: Sequence[Any]) -> list[Adjuster]:
+    """The same, where there is one and all are adjusters.
 
-    Those for this kind that want a longer training make way for those that are for any, where there are some.
+    Example:
+        >>> len(checked([Adjuster("gce", [5, 5])]))
+        1
+    """
+    strangers = {type(adjuster).__name__ for adjuster in given if not isinstance(adjuster, Adjuster)}
+    if strangers:
+        raise OptionError(f"got {', '.join(sorted(strangers))}, no adjuster: narl.Adjuster.load reads a file")
+    if not given:
+        raise OptionError("no adjuster given: pass one, or the snapshots of one in order")
+    return list(given)
+
+
+def meant_for(given: Sequence[Adjuster], data: str | None, steps: int | None = None) -> list[Adjuster]:
+    """Those among adjusters for several kinds of data that serve on this one: its own; else those for any; else all.
+
+    Its own make way for those that are for any, where there are some and the training is too short for its own.
 
     Args:
         given: snapshots of one adjuster, or of one for each of several kinds of data.

@@ -51,7 +51,8 @@ class NoiseAwareCallback(Callback):
         clip: the norm that gradients are clipped to; None: the trainer's ``gradient_clip_val``.
         seed: of the adjuster's first weights and of the clean batches.
         data: of adjusters for several kinds of data, as shipped ones are, which to use: ``"image"``, ``"table"`` or
-            ``"text"``; None: what is for any data.
+            ``"text"``; None: what is for any data, as also suits trainings that are too short for those for texts
+            (:func:`narl.pretrained` says from how many steps on they serve; here nobody looks).
 
     Example:
         >>> import lightning.pytorch as pl

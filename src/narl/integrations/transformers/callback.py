@@ -30,7 +30,8 @@ class AdjustedLossCallback(TrainerCallback):
         margin: ``"auto"``, averages over the epochs, which are guessed where batches do not name their ``ids``;
             ``"running"``, for which they must; or ``"latest"``.
         data: of adjusters for several kinds of data, as shipped ones are, which to use: ``"image"``, ``"table"`` or
-            ``"text"``; None: what is for any data.
+            ``"text"``; None: what is for any data, as also suits trainings that are too short for those for texts
+            (:func:`narl.pretrained` says from how many steps on they serve; here nobody looks).
 
     Example:
         >>> import narl, torch

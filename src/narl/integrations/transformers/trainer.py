@@ -62,7 +62,8 @@ class NoiseAwareTrainer(Trainer):
         virtual: see :class:`narl.MetaStep`.
         tangent: see :class:`narl.MetaStep`.
         data: of adjusters for several kinds of data, as shipped ones are, which to use: ``"image"``, ``"table"`` or
-            ``"text"``; None: what is for any data.
+            ``"text"``; None: what is for any data, as also suits trainings that are too short for those for texts
+            (:func:`narl.pretrained` says from how many steps on they serve; here nobody looks).
         others: all other arguments of ``Trainer``, by name.
 
     Example:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from narl.adjuster import AdjustedLoss, Adjuster
 from narl.adjuster.pretrained import open_pack
-from narl.adjuster.turns import meant_for
+from narl.adjuster.turns import checked, meant_for
 from narl.bilevel.reports import observed
 from narl.errors import OptionError
 from narl.losses import RobustLoss
@@ -108,7 +108,7 @@ class Transferred(LossMethod):
             for given in listed
             for snapshot in (open_pack(given).snapshots if isinstance(given, (str, os.PathLike)) else [given])
         ]
-        learned = meant_for(learned, data or setting.kind, setting.total_steps)
+        learned = meant_for(checked(learned), data or setting.kind, setting.total_steps)
         if robust_start is None:
             robust_start = beginning(learned, setting.kind, setting.num_samples, setting.epochs)
         criterion = AdjustedLoss(

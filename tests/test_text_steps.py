@@ -1,0 +1,71 @@
+"""Drawn texts to choose on: which labels are wrong, that a line is one training, and what the tables show."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def study(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleType]:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    module = importlib.import_module("text_steps")
+    monkeypatch.setattr(sys.modules["drawn_texts"], "TESTED", 60)
+    monkeypatch.setattr(module, "RESULTS", tmp_path / "text-steps.jsonl")
+    yield module
+    for name in ("text_steps", "drawn_texts"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize(
+    ("labels", "least", "most"), [("right", 0.0, 0.0), ("symmetric", 0.35, 0.45), ("weak", 0.3, 0.7)]
+)
+def test_labels_are_wrong_as_often_as_they_should_be(study: ModuleType, labels: str, least: float, most: float) -> None:
+    made = study._labelled(study.Training(6, 900, 5, labels))
+    assert least <= (made["given_train"] != made["y_train"]).mean() <= most
+    assert (len(made["text_train"]), len(made["text_test"])) == (900, 60)
+
+
+def test_a_line_is_a_training_and_is_not_made_twice(study: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = [study.Training(3, 200, 6, "right"), study.Training(3, 200, 6, "right", "gce", "any data")]
+    lines = [study.trained(one) for one in wanted]
+    for one, line in zip(wanted, lines, strict=True):
+        assert one.steps == 12
+        assert 0 <= line["last5"] <= line["best"] <= 1
+        assert line["method"] == ("T-GCE" if one.loss else "CE")
+    study.RESULTS.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    monkeypatch.setattr(study, "trained", None)
+    study.run(wanted, at_once=1)
+    assert len(study.results()) == 2
+
+
+def test_tables_show_means_of_what_is_complete(study: ModuleType) -> None:
+    assert study.tables() == []
+    (rows, epochs), *_ = study.SIZES
+    lines = [
+        {
+            "classes": c,
+            "rows": rows,
+            "epochs": epochs,
+            "labels": "weak",
+            "loss": loss,
+            "form": form,
+            "seed": 0,
+            "last5": c / 100,
+        }
+        for c in study.CLASSES
+        for loss, form in (("", ""), ("sl", "tables"))
+        if loss == "" or c != 6
+    ]
+    study.RESULTS.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (table,) = study.tables()
+    assert [line[:3] for line in table.rows] == [("CE", "7.3", "–"), ("T-SL, for tables", "–", "–")]
+    assert table.columns[1] == "1,500 texts, 225 steps"
