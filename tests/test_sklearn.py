@@ -24,6 +24,7 @@ import narl
 from documented import blocks, example
 from narl import NoiseAwareClassifier
 from narl.errors import CleanBatchError, DataError, LabelError, NarlError, NarlWarning, OptionError
+from narl.integrations.sklearn.choices import methods_of
 from narl.integrations.sklearn.sparse import SparseEncoder, SparsePool, SparseRows
 from narl.integrations.sklearn.targets import known_of
 
@@ -207,6 +208,12 @@ class TestInputs:
         pipe.fit(texts, y, noiseawareclassifier__clean=np.arange(120) < 8)
         assert pipe.score(texts, y) == 1
         assert (pipe.predict(["a cat on a mat"]) == ["cat"]).all()
+
+    @pytest.mark.parametrize("adjuster", ["auto", "sl"])
+    def test_sparse_rows_have_the_adjusters_for_tables(self, adjuster: str) -> None:
+        for kind, data in (("text", {"table"}), ("table", {None, "table", "text"})):
+            ((name, options),) = methods_of("sl", adjuster, kind, clean=False)
+            assert (name, {one.data for one in options["adjusters"]}) == ("T-SL", data)
 
     def test_dense_and_sparse_stand_in_for_each_other(self) -> None:
         X, _, given, _ = problem()

@@ -14,6 +14,7 @@ import torch
 
 from narl import losses
 from narl.adjuster import Adjuster
+from narl.adjuster.turns import meant_for
 from narl.data.encoder import Encoder
 from narl.errors import OptionError, nearest
 from narl.integrations.sklearn.sparse import SparseEncoder
@@ -65,11 +66,16 @@ def methods_of(loss: str, adjuster: Any, kind: str, *, clean: bool) -> list[tupl
                 )
             return learned
         name, shipped = without_clean(None if loss == AUTO else loss, kind)
-        given = {} if shipped is None else {"adjusters": load_adjusters([shipped])}
+        given = {} if shipped is None else {"adjusters": _serving(load_adjusters([shipped]), kind)}
         return [(methods.get(name).name, given), *learned]
     if not adjustable:
         raise OptionError(f"the loss {loss!r} has no hyperparameters to adjust: leave adjuster out, or choose another")
-    return [(methods.get(f"T-{own}").name, {"adjusters": given_ones})]
+    return [(methods.get(f"T-{own}").name, {"adjusters": _serving(given_ones, kind)})]
+
+
+def _serving(adjusters: list[Adjuster], kind: str) -> list[Adjuster]:
+    """On sparse rows, which are trained as texts but by a perceptron, those for tables, however short the training."""
+    return meant_for(adjusters, "table") if kind == "text" else adjusters
 
 
 def _learned_before(adjuster: Any) -> list[Adjuster]:
