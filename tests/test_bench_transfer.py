@@ -146,11 +146,31 @@ def test_once_an_adjuster_is_shipped_only_its_results_count(tmp_path: Path, monk
     assert "ships none" in str(work.reason_against(replace(run.cell, method="T-JS"), table, place))
 
 
-def test_what_a_run_began_with_is_in_its_account(tmp_path: Path) -> None:
+def test_which_of_what_is_shipped_counts_is_a_matter_of_the_training_s_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pretrained, "WEIGHTS", tmp_path)
+    for_any, for_tables = Adjuster("gce", [5, 5]), Adjuster("gce", [5, 5]).begin_at()
+    for_tables.data, for_tables.least_steps = "table", 600
+    packs.write(tmp_path / "gce-1.safetensors", Pack((for_any, for_tables), "gce-1", "1"))
+    (tmp_path / pretrained.SUMS).write_text(releases._sums(tmp_path))
+    table = protocols.get("transfer-tables")
+    (run,) = runs(("transfer-tables", "letter/symmetric-0.4", "T-GCE", 0.9))
+    for epochs, serves in ((5, for_any), (6, for_tables)):  # of 100 steps
+        known = {"kind": "table", "epochs": epochs, "train_samples": 10_000, "batch_size": 100}
+        for adjuster in (for_any, for_tables):
+            made = replace(run, settings={**known, "adjusters": [packs.digest([adjuster])]})
+            assert (work.difference(made, table) is None) == (adjuster is serves)
+
+
+@pytest.mark.parametrize("too_short", [False, True])
+def test_what_a_run_began_with_is_in_its_account(tmp_path: Path, too_short: bool) -> None:
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "letter.npz", x=rng.normal(size=(400, 4)).astype(np.float32), y=np.arange(400) % 4)
     adjuster = tmp_path / "gce.safetensors"
-    packs.write(adjuster, Pack((Adjuster("gce", [100] * 4, hidden=5),)))
+    for_any, for_tables = (Adjuster("gce", [100] * 4, hidden=5) for _ in range(2))
+    for_tables.data, for_tables.least_steps = "table", 10**6
+    packs.write(adjuster, Pack((for_any, for_tables) if too_short else (for_any,)))
     where = Place(
         (("letter", str(tmp_path / "letter.npz")),),
         tmp_path / "work",
@@ -167,3 +187,4 @@ def test_what_a_run_began_with_is_in_its_account(tmp_path: Path) -> None:
     first, before, after = (method.criterion.at(share) for share in (0.0, said - 1e-6, said + 1e-6))
     assert first is before
     assert before is not after
+    assert packs.digest(account._serving(made)) == packs.digest([for_any])
