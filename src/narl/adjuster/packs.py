@@ -75,10 +75,10 @@ class Pack:
             ('any data', 'table', 'any data; special ones for table')
             >>> for_tables.least_steps = 900
             >>> Pack((for_any, for_tables)).data
-            'any data; special ones for table from 900 steps on'
+            'any data; special ones for table (900+ steps)'
         """
         least = {one.data: one.least_steps for one in self.snapshots if one.data is not None}
-        kinds = [kind + (f" from {least[kind]} steps on" if least[kind] else "") for kind in sorted(least)]
+        kinds = [kind + (f" ({least[kind]}+ steps)" if least[kind] else "") for kind in sorted(least)]
         if all(one.data is not None for one in self.snapshots):
             return ", ".join(kinds)
         return "any data" + (f"; special ones for {', '.join(kinds)}" if kinds else "")
