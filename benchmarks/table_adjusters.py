@@ -56,8 +56,8 @@ asks for it.
 ELSEWHERE = """\
 ## On {kind}s
 
-There the adjuster for tables serves, too, in trainings of {least} steps or more. In shorter ones it does harm: a
-network that has not learned the words yet contradicts every label, and all of them are doubted.
+There the adjuster for tables serves, too, in trainings of {least} steps or more. In shorter ones it does harm, likely
+because a network that has not learned the words yet contradicts every label, so that all of them are doubted.
 """
 LEAST_STEPS = {"text": 900}
 """From how many steps on those for tables serve on other data: benchmarks/text_steps.py."""
