@@ -1,7 +1,6 @@
 """Texts that are drawn, with labels by keyword rules: to choose on what is to serve on texts.
 
     python benchmarks/drawn_texts.py texts-6.npz --classes 6 --seed 0
-    python benchmarks/drawn_texts.py few-6.npz --classes 6 --seed 6 --rows 1500
 
 Words are drawn by Zipf's law; some of a text's words are of its class's own, which other classes use now and then. The
 rules know some words of each class: a text's label is the class of the first of them that it has, and where it has none
@@ -68,9 +67,8 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--classes", type=int, default=6)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--rows", type=int, default=ROWS, help="of training")
     given = parser.parse_args()
-    made = drawn(given.classes, given.seed, given.rows)
+    made = drawn(given.classes, given.seed)
     np.savez(given.out, **made)  # type: ignore[arg-type]
     print(f"rules are right for {100 * (made['weak_train'] == made['y_train']).mean():.1f} %")
 

@@ -353,19 +353,19 @@ class AdjustedLoss(nn.Module):
             self._counted.fill_(seen[0] if seen else 0)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
-        # Older states have no count, and those of before samples could stay unnamed have no averages.
-        state_dict.setdefault(f"{prefix}_extra_state", self.get_extra_state())
-        if self._counted is not None:
-            for number in range(len(self.snapshots)):
-                state_dict.setdefault(f"{prefix}snapshots.{number}.running._extra_state", torch.empty(0))
         begin = f"{prefix}snapshots."
         kept = {name.removeprefix(begin).partition(".")[0] for name in state_dict if name.startswith(begin)}
-        if len(kept) != len(self.snapshots):
+        if kept and len(kept) != len(self.snapshots):
             raise OptionError(
                 f"the state is of a criterion with {len(kept)} snapshots, and this one has {len(self.snapshots)}: "
                 "which of several adjusters serve is decided by data= and total_steps=; give those that it was begun "
                 "with"
             )
+        # Older states have no count, and those of before samples could stay unnamed have no averages.
+        state_dict.setdefault(f"{prefix}_extra_state", self.get_extra_state())
+        if self._counted is not None:
+            for number in range(len(self.snapshots)):
+                state_dict.setdefault(f"{prefix}snapshots.{number}.running._extra_state", torch.empty(0))
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
