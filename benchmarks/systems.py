@@ -1,6 +1,7 @@
 """How long an epoch of every system takes, and how many fit a budget: the lengths of the table ``systems``.
 
     python benchmarks/systems.py CIFAR-10.npz [--budget 300] [--device cuda] [--out results/systems-speed.json]
+    python benchmarks/systems.py CIFAR-10.npz --samples 6400 12800     # on the line through two smaller sets: sooner
 
 Each method of the table trains a few epochs on symmetric noise of 0.5, alone on the machine. Where a training begins
 otherwise than it goes on (DivideMix's warm-up, a boost that sets in later), both are timed. The first epoch of each
@@ -27,6 +28,7 @@ from narl.train.planning import plan
 from narl.train.run_folder import RunFolder
 
 EPOCHS = 6  # half of them as the training begins, where that differs
+SAMPLES = 49_000  # that the table trains on
 TASK = "cifar-10/symmetric-0.5"
 
 
@@ -58,11 +60,25 @@ def fitting(first: float, later: float, share: float, most: int | None, budget: 
         epochs += 1
 
 
-def timed(cell: Cell, protocol: Protocol, place: work.Place) -> list[float]:
-    """Seconds of every epoch."""
-    folder = place.work / cell.slug
-    start(plan(work.settings_of(cell, protocol, place)), folder, tensorboard=False)
-    return [epoch["seconds"] for epoch in RunFolder.open(folder).times()]
+def timed(cell: Cell, protocol: Protocol, place: work.Place, samples: int | None = None) -> tuple[float, float]:
+    """Seconds of an epoch as the training begins, and as it goes on."""
+    folder = place.work / f"{cell.slug}-{samples}"
+    settings = replace(work.settings_of(cell, protocol, place), limit=samples)
+    start(plan(settings), folder, tensorboard=False)
+    seconds = [epoch["seconds"] for epoch in RunFolder.open(folder).times()]
+    half = EPOCHS // 2
+    return statistics.median(seconds[1:half]), statistics.median(seconds[half + 1 :])
+
+
+def extended(short: float, long: float, samples: tuple[int, int], whole: int = SAMPLES) -> float:
+    """What a line through two measurements says of all samples.
+
+    Example:
+        >>> extended(1.0, 1.5, (100, 200), 400)
+        2.5
+    """
+    few, many = samples
+    return short + (long - short) * (whole - few) / (many - few)
 
 
 def main() -> None:
@@ -72,6 +88,7 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=300.0, help="seconds of a training")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--methods", nargs="*", default=[])
+    parser.add_argument("--samples", type=int, nargs=2, metavar=("FEW", "MORE"), help="time on so many, and extend")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     table = protocols.get("systems")
@@ -82,15 +99,19 @@ def main() -> None:
         place = work.Place((("CIFAR-10", given.data),), Path(folder), Path(folder), device=given.device)
         for cell in protocol.cells(tasks=[TASK]):
             options, share, most = beginning(cell.method)
-            seconds = timed(replace(cell, options=tuple(options.items())), protocol, place)
-            half = EPOCHS // 2
-            later = statistics.median(seconds[half + 1 :])
-            first = statistics.median(seconds[1:half]) if share else later
+            told = replace(cell, options=tuple(options.items()))
+            if given.samples:
+                pairs = zip(*(timed(told, protocol, place, count) for count in given.samples), strict=True)
+                first, later = (extended(few, many, tuple(given.samples)) for few, many in pairs)
+            else:
+                first, later = timed(told, protocol, place)
+            first = first if share else later
             epochs = fitting(first, later, share, most, given.budget)
             found[cell.method] = {"first": round(first, 3), "later": round(later, 3), "epochs": epochs}
             print(f"{cell.method:12} {first:7.2f} s {later:7.2f} s an epoch: {epochs} epochs", flush=True)
     report = {
         "budget": given.budget,
+        "samples": given.samples,
         "task": TASK,
         "methods": found,
         "environment": environment("cpu" if given.device == "cpu" else "cuda"),
