@@ -117,9 +117,10 @@ def _table(data: str, model: str, schedule: str, found: Sequence[Row]) -> Table:
             lines.append((f"{_way(method, order)} − random", *(_shown(row, "gain", "+") for row in own)))
     seeds = [row["seeds"] for row in found]
     counted = f"{min(seeds)}" if min(seeds) == max(seeds) else f"{min(seeds)} to {max(seeds)}"
+    spread = " of one seed" if counted == "1" else f" ± standard deviation over {counted} seeds"
     apart = reviewing.is_apart(schedule)
     note = (
-        f"Test accuracy, %, mean of the last five epochs ± standard deviation over {counted} seeds, and differences of "
+        f"Test accuracy, %, mean of the last five epochs{spread}, and differences of "
         f"the same seed. 0: {reviewing.FIRST} without a clean set; else {reviewing.NEXT}, which learns from the "
         f"answers and is {'not' if apart else 'also'} trained on them. {reviewing.MISTAKES:.0%} of the answers err."
     )
