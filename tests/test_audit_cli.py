@@ -175,6 +175,37 @@ def test_cleanlab_s_own_tables_are_read() -> None:
     assert from_cleanlab(by_number, ["cat", "dog"]).suggested.tolist() == [0, 0, 1]
 
 
+@pytest.mark.parametrize("as_text", [False, True])
+def test_names_that_look_like_numbers_are_not_taken_for_them(as_text: bool) -> None:
+    rng, names = np.random.default_rng(0), ["1", "2", "3"]
+    before = from_logits(3 * rng.normal(size=(60, 3)), rng.integers(0, 3, 60), class_names=names)
+    issues: dict[str, Any] = to_cleanlab(before)
+    if as_text:
+        issues = {name: [str(value) for value in values] for name, values in issues.items()}
+    for after in (from_cleanlab(issues, names), from_cleanlab(issues, names, labels="indices")):
+        np.testing.assert_array_equal(after.given, before.given)
+        np.testing.assert_array_equal(after.suggested, before.suggested)
+    called = {
+        name: [names[value] for value in to_cleanlab(before)[name]] for name in ("given_label", "predicted_label")
+    }
+    np.testing.assert_array_equal(from_cleanlab({**issues, **called}, names).given, before.given)
+    part = {
+        name: [values[row] for row in np.flatnonzero(before.given * before.suggested)]
+        for name, values in issues.items()
+    }
+    with pytest.raises(DataError, match="by their number, from 0, or by their name"):
+        from_cleanlab(part, names)  # 1 and 2 alone: both are possible
+    assert set(from_cleanlab(part, names, labels="indices").given) == {1, 2}
+    assert set(from_cleanlab(part, names, labels="names").given) == {0, 1}
+    with pytest.raises(DataError, match="said to be 'words'"):
+        from_cleanlab(part, names, labels="words")
+
+
+def test_a_path_is_no_table() -> None:
+    with pytest.raises(DataError, match=r"pandas\.read_csv"):
+        from_cleanlab("cleanlab.csv", ["cat", "dog"])  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [

@@ -116,8 +116,8 @@ def test_what_is_refused(tmp_path: Path) -> None:
     assert "no order is called 'best'" in refused(*asked, "--orders", "best")
     assert "which data set is it?" in refused("bench", "review", "--data", f"other={data}")
     nothing = done("bench", "show", "review", "--results", tmp_path)
-    assert "no review has been run yet" in nothing.err
-    assert "no audit has been run yet" in done("bench", "show", "audit", "--results", tmp_path).err
+    assert "nothing of reviews has been run yet" in nothing.err
+    assert "nothing of audits has been run yet" in done("bench", "show", "audit", "--results", tmp_path).err
     assert "review has neither, leave them out" in refused("bench", "show", "review", "--schedule", "short")
 
 

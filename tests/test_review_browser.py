@@ -203,6 +203,26 @@ def test_without_a_token_or_a_server_nothing_is_lost(browser: Browser, tmp_path:
     context.close()
 
 
+def test_twenty_samples_by_keyboard_with_a_reload_in_between(browser: Browser, tmp_path: Path) -> None:
+    verdicts = dataclasses.replace(made_up(20), given=np.zeros(20, np.int64), suggested=np.full(20, 1))
+    with served(desk_in(tmp_path, verdicts)) as client, page_of(browser, client) as page:
+        seen = []
+        for number in range(20):
+            if number == 10:
+                page.reload()
+                page.wait_for_selector("#work:not([hidden])")
+                settle(page)
+            seen.append(page.inner_text("#id"))
+            if number % 5 == 4:  # a slip, taken back
+                press(page, "u", "z")
+                assert page.inner_text("#id") == seen[-1]
+            press(page, "ka3"[number % 3])
+        page.wait_for_selector("#done:not([hidden])")
+    assert len(set(seen)) == 20
+    expected = [("keep", "cat"), ("relabel", "dog"), ("relabel", "fox")]
+    assert [(verdict, label) for _, verdict, label in said(tmp_path)] == [expected[number % 3] for number in range(20)]
+
+
 def test_two_tabs_share_the_work(browser: Browser, tmp_path: Path) -> None:
     with (
         served(desk_in(tmp_path)) as client,

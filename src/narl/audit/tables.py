@@ -74,21 +74,26 @@ def to_cleanlab(verdicts: Verdicts) -> dict[str, Any]:
     }
 
 
-def from_cleanlab(table: Mapping[str, Sequence[Any]], class_names: Sequence[str]) -> Verdicts:
+def from_cleanlab(
+    table: Mapping[str, Sequence[Any]], class_names: Sequence[str], labels: str | None = None
+) -> Verdicts:
     """Verdicts from cleanlab's table of label issues.
 
     Args:
-        table: columns by name, such as a data frame's or ``csv.DictReader``'s: ``is_label_issue``, ``given_label``,
-            ``predicted_label``, and ``label_quality`` (CleanLearning) or ``label_score`` (Datalab). Labels are class
-            indices or names; ``id`` is optional.
+        table: columns by name, such as a data frame's: ``is_label_issue``, ``given_label``, ``predicted_label``, and
+            ``label_quality`` (CleanLearning) or ``label_score`` (Datalab). Labels are class indices or names; ``id`` is
+            optional.
         class_names: of the classes, in order.
+        labels: what the table's labels are, ``"indices"`` (CleanLearning) or ``"names"`` (Datalab); None: whichever
+            they can be.
 
     Returns:
         One verdict a row. Cleanlab says nothing about margins, which are NaN; the confidence is the score, or for
         issues what the score leaves.
 
     Raises:
-        DataError: a column that is missing, or a value that is not what it should be.
+        DataError: a column that is missing, a value that is not what it should be, or labels that may be indices as
+            well as names and would be other classes then.
 
     Example:
         >>> table = {"is_label_issue": [False, True], "label_score": [0.9, 0.1], "given_label": ["no", "yes"],
@@ -96,12 +101,16 @@ def from_cleanlab(table: Mapping[str, Sequence[Any]], class_names: Sequence[str]
         >>> from_cleanlab(table, ["no", "yes"]).suggested.tolist()
         [0, 0]
     """
+    if not isinstance(table, Mapping) and not hasattr(table, "columns"):
+        raise DataError(
+            f"cleanlab's table is a {type(table).__name__}: give its columns by name, such as pandas.read_csv(...)"
+        )
     names = tuple(map(str, class_names))
     quality = next((name for name in _SCORES if name in table), _SCORES[0])
     for column in ("is_label_issue", quality, "given_label", "predicted_label"):
         if column not in table:
             raise DataError(f"there is no column {column!r} of cleanlab's label issues: {nearest(column, table)}")
-    given, predicted = (_classes(table[column], names, column) for column in ("given_label", "predicted_label"))
+    given, predicted = _classes(table, names, labels)
     wrong = np.array([_truth(value) for value in table["is_label_issue"]], dtype=np.bool_)
     score = _scores(table[quality], quality)
     count = len(given)
@@ -123,19 +132,46 @@ def from_cleanlab(table: Mapping[str, Sequence[Any]], class_names: Sequence[str]
     )
 
 
-def _classes(values: Sequence[Any], names: tuple[str, ...], column: str) -> Classes:
+def _classes(table: Mapping[str, Sequence[Any]], names: tuple[str, ...], labels: str | None) -> tuple[Classes, Classes]:
+    """The given and the predicted classes, ``(N,)`` each."""
+    if labels not in (None, *_READINGS):
+        raise DataError(f"labels are said to be {labels!r}: say 'indices', 'names', or nothing")
+    columns = {column: [str(value) for value in table[column]] for column in ("given_label", "predicted_label")}
+    found: list[tuple[Classes, Classes]] = []
+    refused: list[DataError] = []
+    for reading in _READINGS if labels is None else (labels,):
+        try:
+            given, predicted = (_READINGS[reading](values, names, column) for column, values in columns.items())
+            found.append((given, predicted))
+        except DataError as error:
+            refused.append(error)
+    if not found:
+        raise refused[0]
+    if any((one != other).any() for one, other in zip(found[0], found[-1], strict=True)):
+        raise DataError(
+            f"labels such as {columns['given_label'][0]!r} may be classes by their number, from 0, or by their name: "
+            "say labels='indices' (CleanLearning's tables, narl's own) or labels='names' (Datalab's)"
+        )
+    return found[0]
+
+
+def _named(values: Sequence[str], names: tuple[str, ...], column: str) -> Classes:
     numbers = {name: number for number, name in enumerate(names)}
-    found = []
-    for row, value in enumerate(values):
-        text = str(value)
-        whole = text.removesuffix(".0")  # pandas makes floats of whole numbers beside a gap
-        if text in numbers:
-            found.append(numbers[text])
-        elif whole.isdecimal() and int(whole) < len(names):
-            found.append(int(whole))
-        else:
+    for row, text in enumerate(values):
+        if text not in numbers:
             raise DataError(f"{column} in row {row} is {text!r}, which is no class: {nearest(text, names)}")
-    return np.array(found, dtype=np.int64)
+    return np.array([numbers[text] for text in values], dtype=np.int64)
+
+
+def _numbered(values: Sequence[str], names: tuple[str, ...], column: str) -> Classes:
+    whole = [text.removesuffix(".0") for text in values]  # pandas makes floats of whole numbers beside a gap
+    for row, text in enumerate(whole):
+        if not text.isdecimal() or int(text) >= len(names):
+            raise DataError(f"{column} in row {row} is {values[row]!r}: classes are numbered 0 to {len(names) - 1}")
+    return np.array([int(text) for text in whole], dtype=np.int64)
+
+
+_READINGS = {"names": _named, "indices": _numbered}
 
 
 def _truth(value: Any) -> bool:

@@ -205,6 +205,9 @@ _HOW_TO_READ = (
 )
 
 
+_LEARNED = ("TREC weak", "CIFAR-10 asymmetric 0.4")
+
+
 def averages(found: Sequence[Row]) -> list[Table]:
     """Ways to rank labels from one run beside each other, each method's mean over data sets; [] without any."""
     single = [row for row in found if row["training_runs"] == 1 and row["auroc"] is not None]
@@ -223,7 +226,27 @@ def averages(found: Sequence[Row]) -> list[Table]:
         ]
         lines.append((way, *(f"{statistics.mean(own):.3f}" if own else _NONE for own in cells)))
     note = "In brackets: data sets and schedules, each counted once. Compare down a column, not across."
-    return [Table("Ways to rank labels from one run, mean over data sets", ("score", *columns), tuple(lines), (note,))]
+    title = "Ways to rank labels from one run, mean over data sets"
+    return [Table(title, ("score", *columns), tuple(lines), (note,)), _together(single, ways)]
+
+
+def _together(single: Sequence[Row], ways: Sequence[str]) -> Table:
+    """The same over all methods, with and without the noise that a classifier learns as it learns the task."""
+    groups = {"all": single, "but for these": [row for row in single if row["data"] not in _LEARNED]}
+    names = ("auroc", "ap")
+    columns = [
+        f"{group} ({sum(row['way'] == 'narl' for row in own)}): {_SHOWN[name]}"
+        for group, own in groups.items()
+        for name in names
+    ]
+    whole = {way for way in ways if sum(row["way"] == way for row in single) == sum(r["way"] == "narl" for r in single)}
+    lines = [
+        (way, *(_mean([row[name] for row in own if row["way"] == way]) for own in groups.values() for name in names))
+        for way in ways
+        if way in whole
+    ]
+    note = f"These: {' and '.join(_LEARNED)}. Scores that all rows have."
+    return Table("Ways to rank labels from one run, all methods together", ("score", *columns), tuple(lines), (note,))
 
 
 def estimates(found: Sequence[Row]) -> list[Table]:

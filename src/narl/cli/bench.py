@@ -87,7 +87,7 @@ def _audit(results: Path) -> tuple[list[dict[str, Any]], list[Table]]:
 
     rows = audit_table.rows(_current(results / "audit", audits.ALL))
     if not rows:
-        print(f"narl: no audit has been run yet under {results / 'audit'}", file=sys.stderr)
+        _nothing_yet("audits", results / "audit")
     return rows, audit_table.tables(rows)
 
 
@@ -97,7 +97,7 @@ def _review(results: Path) -> tuple[list[dict[str, Any]], list[Table]]:
     tables = [*reviewing.ALL, *map(reviewing.apart, reviewing.ALL)]
     rows = review_table.rows(_current(results / "review", tables))
     if not rows:
-        print(f"narl: no review has been run yet under {results / 'review'}", file=sys.stderr)
+        _nothing_yet("reviews", results / "review")
     return rows, review_table.tables(rows)
 
 
@@ -135,12 +135,16 @@ def _compared(
             f"narl: {len(stale)} of the results are left out: the table has changed since ({stale[0]})", file=sys.stderr
         )
     if not any(row["seeds"] for row in rows):
-        print(
-            f"narl: nothing of {name} has been run yet under {results / 'runs'}; results elsewhere, such as those of "
-            "narl's repository, are shown with --results FOLDER",
-            file=sys.stderr,
-        )
+        _nothing_yet(name, results / "runs")
     return rows, comparison.tables(table, rows)
+
+
+def _nothing_yet(name: str, folder: Path) -> None:
+    print(
+        f"narl: nothing of {name} has been run yet under {folder}; results elsewhere, such as those of narl's "
+        "repository, are shown with --results FOLDER",
+        file=sys.stderr,
+    )
 
 
 def _print(tables: list[Table]) -> None:

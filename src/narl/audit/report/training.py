@@ -124,7 +124,7 @@ def _pairs(values: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _family_name(family: int, sizes: NDArray[np.int64]) -> str:
     low, high = int(sizes.min()), int(sizes.max())
     span = f"{low:,} samples" if low == high else f"{low:,}–{high:,} samples"
-    return f"classes of {span}" if family < 0 else f"family {family + 1}: classes of {span}"
+    return f"classes of {span}" if family < 0 else f"family {family}: classes of {span}"
 
 
 def _bins(margins: NDArray[np.float64], values: NDArray[np.float64], mine: NDArray[np.bool_]) -> dict[str, Any]:
