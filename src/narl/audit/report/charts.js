@@ -99,7 +99,7 @@ function drawConfusion(data, onCell) {
       font: { size: 11, color: inkOn(value / largest) },
     }));
   draw("confusion", [trace], {
-    height: Math.min(760, (NARROW() ? 220 : 150) + 26 * shown.length), annotations,
+    height: Math.min(760, Math.max(320, (NARROW() ? 220 : 150) + 26 * shown.length)), annotations,
     plot_bgcolor: css("--line"), // what is left open: the diagonal
     xaxis: { title: { text: "given label", standoff: 14 }, tickvals: places, ticktext: names, showgrid: false, tickangle: NARROW() ? -90 : -45, constrain: "domain" },
     yaxis: { title: { text: "true class, as estimated" }, tickvals: places, ticktext: names, showgrid: false, autorange: "reversed" },
