@@ -135,6 +135,37 @@ def starts_tables() -> list[Table]:
     return [Table(table.title, ("", "starts", "epoch 1", "epoch 4", "epoch 8"), tuple(lines), (note,))]
 
 
+def boost_tables() -> list[Table]:
+    """Of ``benchmarks/tables/boost.json`` and ``boost-faster.json``: first looks, by held-out clean samples."""
+    read = {name: own_table.read(ROOT / "benchmarks" / "tables" / f"{name}.json") for name in ("boost", "boost-faster")}
+    tasks = list(dict.fromkeys(str(task) for table in read.values() for task in table.tasks))
+    by_way: dict[tuple[str, ...], dict[str, list[float]]] = {}
+    for run in runs.read(RESULTS):
+        if run.cell.schedule not in read:
+            continue
+        options = dict(run.cell.options)
+        rate = read[run.cell.schedule].training["learning_rate"]
+        doubted = "given up" if options.get("certain") else "weakened"
+        way = (f"{rate:g}", doubted, f"{options['mixup']:g}", f"{options.get('boost_from', 0.1):g}")
+        by_way.setdefault(way, {})[str(run.cell.task)] = [
+            100 * (right or 0.0) for right in run.curves["heldout_accuracy"]
+        ]
+    lines = [
+        (*way, *(_course(found[task]) if task in found else "–" for task in tasks))
+        for way, found in sorted(by_way.items())
+    ]
+    columns = ("learning rate", "doubted labels", "mixup", "boosted from", *tasks)
+    note = (
+        "A-SL+, PreAct ResNet-18, 30 epochs, 44,000 images, one seed: accuracy, %, on 5,000 clean samples that were "
+        "held out, after 6, 12 and 30 epochs. every = 10, memory = 0.5, confidence = 0, else as narl has it."
+    )
+    return [Table("First looks at the boost", columns, tuple(lines), (note,))]
+
+
+def _course(curve: list[float]) -> str:
+    return ", ".join(f"{curve[epoch - 1]:.1f}" for epoch in (6, 12, 30))
+
+
 def _from_to(values: list[float]) -> str:
     return f"{min(values):.1f} to {max(values):.1f}"
 
@@ -173,6 +204,7 @@ BLOCKS: dict[str, dict[str, Callable[[], list[Table]]]] = {
         "forward-matrix": forward_matrix.tables,
     },
     "audit.md": {"audit": audit_tables},
+    "boost.md": {"boost": boost_tables, "boost-tables": functools.partial(study_tables, "boost-tables")},
     "review.md": {"review": review_tables, "clean-share": clean_share.tables},
 }
 

@@ -233,7 +233,8 @@ def test_workers_get_what_their_slot_says(
     cells = [cell(protocol, seed=seed) for seed in range(4)]
     seen = Seen()
     assert grid.train(dict.fromkeys(cells, protocol), where, seen, at_once=1) is False
-    assert sorted(told.read_text().split()) == ["0", "0", "1", "1"]
+    slots = told.read_text().split()
+    assert (len(slots), set(slots)) == (4, {"0", "1"})  # which one is free first is chance
     assert {one[1] for each in cells for one in seen.of(each, "failed")} == {"exit code 3"}
 
 
