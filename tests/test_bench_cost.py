@@ -223,7 +223,7 @@ def test_the_pages_show_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     known = set(losses.names())
     pages = importlib.import_module("pages")
-    others = {"audit.md", "review.md", "transfer.md", "travel.md"}
+    others = {"audit.md", "boost.md", "review.md", "transfer.md", "travel.md"}
     assert set(pages.BLOCKS) == {"cost.md", "engine.md", "scaling.md", "results.md", "findings.md", *others}
     try:
         for name, blocks in pages.BLOCKS.items():
