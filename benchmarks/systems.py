@@ -63,7 +63,8 @@ def fitting(first: float, later: float, share: float, most: int | None, budget: 
 def timed(cell: Cell, protocol: Protocol, place: work.Place, samples: int | None = None) -> tuple[float, float]:
     """Seconds of an epoch as the training begins, and as it goes on."""
     folder = place.work / f"{cell.slug}-{samples}"
-    settings = replace(work.settings_of(cell, protocol, place), limit=samples)
+    limit = None if samples is None else samples + protocol.clean  # which are taken out of them
+    settings = replace(work.settings_of(cell, protocol, place), limit=limit)
     start(plan(settings), folder, tensorboard=False)
     seconds = [epoch["seconds"] for epoch in RunFolder.open(folder).times()]
     half = EPOCHS // 2
