@@ -225,16 +225,17 @@ def test_workers_get_what_their_slot_says(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(
-        sys, "executable", script(tmp_path / "python", f'echo "$CUDA_VISIBLE_DEVICES" >> {told}; exit 3')
-    )
+    # A worker ends once the other slot has begun as often as its own: which one would be free first is chance.
+    count = f"cat {told}-$1 2>/dev/null | wc -l"
+    waits = "until [ $(begun $((1 - slot))) -ge $(begun $slot) ]; do sleep 0.02; done"
+    does = f"begun() {{ {count}; }}; slot=$CUDA_VISIBLE_DEVICES; echo $slot >> {told}-$slot; {waits}; exit 3"
+    monkeypatch.setattr(sys, "executable", script(tmp_path / "python", does))
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     protocol, where = table(tmp_path / "small.json"), replace(place(tmp_path), device="cuda")
     cells = [cell(protocol, seed=seed) for seed in range(4)]
     seen = Seen()
     assert grid.train(dict.fromkeys(cells, protocol), where, seen, at_once=1) is False
-    slots = told.read_text().split()
-    assert (len(slots), set(slots)) == (4, {"0", "1"})  # which one is free first is chance
+    assert [(tmp_path / f"told-{slot}").read_text().split() for slot in "01"] == [["0", "0"], ["1", "1"]]
     assert {one[1] for each in cells for one in seen.of(each, "failed")} == {"exit code 3"}
 
 
