@@ -7,7 +7,7 @@ with it. Here the parts follow each other without a pause: the file lists them i
 cells that have a result are left out. Stopped or killed, the same command goes on. A part::
 
     {"table": "table1", "schedule": "paper", "tasks": ["cifar-10/symmetric-0.4"], "methods": ["A-GCE"],
-     "seeds": 2, "options": {"clean_loss": "mae"}, "heldout": 0.5}
+     "seeds": 2, "options": {"clean_loss": "mae"}, "heldout": 0.5, "tune": true}
 
 All but ``table``, a name or a JSON file beside the plan, may be left out. Adjusters that are learned from many tasks
 (``"table": "adjusters"``) are put into ``--out`` at the end; a row of theirs is trained whole or not at all.
@@ -20,7 +20,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from narl.bench import adjusters, grid, own_table, protocols
+from narl.bench import adjusters, grid, own_table, protocols, tuning
 from narl.bench.cells import Cell
 from narl.bench.protocol import Protocol
 from narl.bench.wanted import Wanted
@@ -29,7 +29,7 @@ from narl.cli.bench_run import sources
 from narl.cli.grid_progress import GridProgress
 from narl.train import methods
 
-KNOWN = {"table", "schedule", "tasks", "methods", "seeds", "options", "heldout"}
+KNOWN = {"table", "schedule", "tasks", "methods", "seeds", "options", "heldout", "tune"}
 
 
 def main() -> None:
@@ -60,6 +60,8 @@ def main() -> None:
     for part in json.loads(given.plan.read_text()):
         found = wanted(part, given.plan.parent, place)
         todo = lacking(found, place)
+        chosen_by = {one: table for cell, table in todo.items() for one in tuning.candidates(cell, table)}
+        todo = {**lacking(chosen_by, place), **todo}
         cells, missing = {**cells, **found}, {**missing, **todo}
         print(f"{part['table']}: {len(found)} cells, {len(todo)} missing", flush=True)
     if given.dry_run:
@@ -86,7 +88,7 @@ def wanted(part: dict[str, Any], beside: Path, place: Place) -> dict[Cell, Proto
         part.get("seeds", 1),
         tuple(part.get("methods", ())),
         tuple(part.get("tasks", ())),
-        tune=False,
+        tune=part.get("tune", False),
         options=lambda name: tuple(options.items()),
         heldout=part.get("heldout", 0.0),
     )

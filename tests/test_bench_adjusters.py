@@ -18,6 +18,7 @@ from command_line import done, refused
 from command_line import narl as narl_command
 from narl.adjuster import Adjuster, packs
 from narl.bench import adjusters, grid, protocols, work
+from narl.bench.asked import difference
 from narl.bench.cells import Cell
 from narl.bench.protocol import Protocol, Schedule, from_json, to_json
 from narl.bench.runs import read_file
@@ -85,9 +86,9 @@ def test_families_are_each_tasks_own(small: tuple[Protocol, Place], whole: Place
 def test_a_row_knows_its_tasks(small: tuple[Protocol, Place], whole: Place, tmp_path: Path) -> None:
     protocol, _ = small
     found = read_file(next(iter(row(protocol))).result(whole.results))
-    assert work.difference(found, protocol) is None
+    assert difference(found, protocol) is None
     fewer = adjusters.shared(table(tmp_path / "small.json", tasks=TASKS[:2], methods=["A-GCE"]))
-    assert "tasks was" in str(work.difference(found, fewer))
+    assert "tasks was" in str(difference(found, fewer))
     assert len(grid.sort(fewer.cells(), fewer, whole).stale) == 2
 
 

@@ -13,7 +13,8 @@ import pytest
 
 from command_line import done, refused
 from narl import models
-from narl.bench import own_table, protocols, work
+from narl.bench import own_table, protocols
+from narl.bench.asked import asked_of
 from narl.bench.cells import Task
 from narl.bench.own_papers import hyperparameters
 from narl.bench.protocol import Schedule, from_json, to_json
@@ -92,7 +93,7 @@ def test_a_table_may_give_every_method_its_own_length() -> None:
     assert table.schedule("short", "CIFAR-10", "DivideMix") == Schedule(25, ())
     assert table.schedule("short", "CIFAR-10", "CE") == Schedule(60, ())
     cells = {cell.method: cell for cell in table.cells(tasks=["worst"], methods=["CE", "DivideMix"])}
-    asked = {method: work.asked_of(cell, table) for method, cell in cells.items()}
+    asked = {method: asked_of(cell, table) for method, cell in cells.items()}
     assert (asked["CE"]["epochs"], asked["DivideMix"]["epochs"]) == (60, 25)
 
 

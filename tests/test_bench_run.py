@@ -13,6 +13,7 @@ from rich.console import Console
 
 from command_line import done, narl, refused
 from narl.bench import comparison, protocols, work
+from narl.bench.asked import difference
 from narl.bench.cells import Cell
 from narl.bench.runs import Run, read
 from narl.cli import grid_progress
@@ -238,23 +239,23 @@ def test_a_default_that_has_changed_makes_results_stale(tmp_path: Path, monkeypa
     protocol, where = table(tmp_path / "small.json", methods=["CE", "GCE"]), place(tmp_path)
     run = work.train(cell(protocol, "GCE"), protocol, where)
     assert run is not None
-    assert work.difference(run, protocol) is None
+    assert difference(run, protocol) is None
     given = replace(run, cell=replace(run.cell, options=(("q", 0.7),)))
-    assert work.difference(given, protocol) is None, "the same value, given"
+    assert difference(given, protocol) is None, "the same value, given"
     spec = methods.get("GCE")
     other = replace(spec, options={"q": replace(spec.options["q"], default=0.6)})
     monkeypatch.setattr(methods, "get", lambda name: other)
-    assert work.difference(run, protocol) == "q was 0.7, is 0.6 now"
-    assert work.difference(replace(run, asked={}), protocol) is None, "nobody knows"
+    assert difference(run, protocol) == "q was 0.7, is 0.6 now"
+    assert difference(replace(run, asked={}), protocol) is None, "nobody knows"
     more = replace(spec, options={**spec.options, "colour": replace(spec.options["q"], default=0.1)})
     monkeypatch.setattr(methods, "get", lambda name: more)
-    assert work.difference(run, protocol) is None, "an option of later; its default is what was before"
+    assert difference(run, protocol) is None, "an option of later; its default is what was before"
     painted = replace(run, cell=replace(run.cell, options=(("colour", 0.2),)))
-    assert work.difference(painted, protocol) == "colour was None, is 0.2 now"
+    assert difference(painted, protocol) == "colour was None, is 0.2 now"
 
 
 def test_a_method_that_is_gone_is_said(tmp_path: Path) -> None:
     protocol = table(tmp_path / "small.json", methods=["CE"])
     run = Run(replace(cell(protocol), method="Gone"), 0.8, 0.8, {}, asked={"epochs": 3})
-    assert work.difference(run, protocol) == "narl has no Gone any more"
+    assert difference(run, protocol) == "narl has no Gone any more"
     assert comparison.rows(protocol, [run], variants=True)[0]["seeds"] == 0

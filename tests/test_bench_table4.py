@@ -14,6 +14,7 @@ from PIL import Image
 
 from command_line import done, refused
 from narl.bench import comparison, protocols, runs, work
+from narl.bench.asked import asked_of
 from narl.bench.cells import Cell
 from narl.bench.own_papers import hyperparameters
 from narl.bench.protocol import Protocol, Schedule
@@ -107,7 +108,7 @@ def test_the_table_is_that_of_the_paper() -> None:
     assert table.schedule("paper", "mini-WebVision") == Schedule(100, (50,))
     assert table.schedule("short", "mini-WebVision") == Schedule(50, (25,))
     assert len(table.cells()) == 8
-    asked = work.asked_of(cell(table, "DivideMix"), table)
+    asked = asked_of(cell(table, "DivideMix"), table)
     assert asked["options"] == {"unlabelled": 0.0, "alpha": 0.5, "warmup": 1}
     assert asked["also_test"] == ["ILSVRC12"]
     elr = methods.get("ELR+").checked({})

@@ -13,6 +13,7 @@ from command_line import done, refused
 from narl.adjuster import Adjuster, packs, pretrained
 from narl.adjuster.packs import Pack
 from narl.bench import account, comparison, protocols, releases, transfer, work
+from narl.bench.asked import asked_of, difference
 from narl.bench.cells import Task
 from narl.bench.noise_labels import labels_of
 from narl.bench.runs import Run
@@ -50,11 +51,11 @@ def test_the_parts() -> None:
     assert {part.methods for part in parts} == {("CE", *protocols.FIXED, *protocols.TRANSFERRED)}
     shared = {one.slug for one in protocols.get("cifar10n").cells()}
     assert shared >= {one.slug for one in protocols.get("transfer-cifar10n").cells(methods=["CE", "JS"])}
-    assert work.asked_of(cell("transfer-cifar10n", "worst", "JS"), protocols.get("transfer-cifar10n")) == work.asked_of(
+    assert asked_of(cell("transfer-cifar10n", "worst", "JS"), protocols.get("transfer-cifar10n")) == asked_of(
         cell("transfer-cifar10n", "worst", "JS"), protocols.get("cifar10n")
     ), "one training serves both"
     js = cell("transfer-tinyimagenet", "symmetric-0.6", "JS")
-    assert work.asked_of(js, protocols.get("transfer-tinyimagenet"))["options"] == {"pi1": 0.5}
+    assert asked_of(js, protocols.get("transfer-tinyimagenet"))["options"] == {"pi1": 0.5}
 
 
 def test_labels_of_rules(tmp_path: Path) -> None:
@@ -136,11 +137,11 @@ def test_once_an_adjuster_is_shipped_only_its_results_count(tmp_path: Path, monk
     table = protocols.get("transfer-tables")
     (run,) = runs(("transfer-tables", "letter/symmetric-0.4", "T-GCE", 0.9))
     own, other = (replace(run, settings={"adjusters": [digest]}) for digest in (pack.digest, "another"))
-    assert work.difference(other, table) is None, "nothing is shipped"
+    assert difference(other, table) is None, "nothing is shipped"
     packs.write(tmp_path / "gce-1.safetensors", pack)
     (tmp_path / pretrained.SUMS).write_text(releases._sums(tmp_path))
-    assert work.difference(own, table) is None
-    assert "the one that is shipped is" in str(work.difference(other, table))
+    assert difference(own, table) is None
+    assert "the one that is shipped is" in str(difference(other, table))
     place = Place((), tmp_path / "work", tmp_path / "results")
     assert work.reason_against(run.cell, table, place) is None, "it is used where none is named"
     assert "ships none" in str(work.reason_against(replace(run.cell, method="T-JS"), table, place))
@@ -160,7 +161,7 @@ def test_which_of_what_is_shipped_counts_is_a_matter_of_the_training_s_length(
         known = {"kind": "table", "epochs": epochs, "train_samples": 10_000, "batch_size": 100}
         for adjuster in (for_any, for_tables):
             made = replace(run, settings={**known, "adjusters": [packs.digest([adjuster])]})
-            assert (work.difference(made, table) is None) == (adjuster is serves)
+            assert (difference(made, table) is None) == (adjuster is serves)
 
 
 @pytest.mark.parametrize("too_short", [False, True])

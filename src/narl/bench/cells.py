@@ -14,6 +14,7 @@ from typing import Any, final
 from narl.errors import ConfigError
 
 SCHEDULES = ("short", "paper")
+TUNING = "tuning"  # the schedule of trainings that hyperparameters are chosen by
 _LONGEST = 80  # letters of a name in a path; file systems take 255 in all
 
 
@@ -60,7 +61,8 @@ class Cell:
     Args:
         task: what it learns from.
         model: name of the classifier.
-        schedule: ``"paper"``, ``"short"``: half as long, or a table of one's own.
+        schedule: ``"paper"``, ``"short"``: half as long, a table of one's own, or ``"tuning"``: see
+            :mod:`narl.bench.tuning`.
         method: as people write it: ``"A-GCE"``.
         seed: of noise, clean set, weights and batches.
         options: of the method, name and value, where they are not the default.
@@ -119,6 +121,7 @@ class Cell:
             number, count = self.fold
             said.append(f"fold {number} of {count}" if number else f"{count} folds")
         said += [f"{self.review[1]} reviewed ({self.review[0]})"] if self.review is not None else []
+        said += ["to choose by"] if self.schedule == TUNING else []
         return ", ".join([self.method, *said])
 
     def result(self, results: Path) -> Path:

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from narl.bench import choosing, paper, protocols, transfer, verdicts
+from narl.bench.asked import difference
 from narl.bench.cells import Task
 from narl.bench.others import beside_published
 from narl.bench.protocol import Protocol
 from narl.bench.runs import Run
 from narl.bench.tables import Table, model_title
 from narl.bench.verdicts import Row
-from narl.bench.work import difference
 from narl.errors import UnknownNameError, nearest
 
 _PARTS = {part.name for parts in protocols.BUNDLES.values() for part in parts}
@@ -256,6 +256,8 @@ def _notes(protocol: Protocol, dataset: str, schedule: str, found: Sequence[Row]
     compared, tuned = verdicts.pairs(found), verdicts.pairs(found, "tuned")
     notes += [*verdicts.explained(compared), verdicts.summary(compared, "fixed, untuned")]
     notes.append(verdicts.summary(tuned, "fixed, tuned on the clean set"))
+    if protocol.tuning is not None and any(row["method"].endswith(", tuned") for row in found):
+        notes.append(f"Tuned: by trainings of {protocol.tuning.epochs} epochs each.")
     missing = sum(row["seeds"] == 0 for row in found)
     if missing:
         notes.append(f"Not run: {missing} of {len(found)} cells.")

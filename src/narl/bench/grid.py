@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Protocol as Interface
 from typing import final
 
-from narl.bench import runs
+from narl.bench import runs, tuning
 from narl.bench.adjusters import rows
+from narl.bench.asked import difference
 from narl.bench.cells import Cell
 from narl.bench.protocol import Protocol
 from narl.bench.runs import Run
 from narl.bench.sharing import shared_gpus
 from narl.bench.stacks import stacked
-from narl.bench.work import Place, difference, epochs_done, other_adjusters, reason_against
+from narl.bench.work import Place, epochs_done, other_adjusters, reason_against
 from narl.bench.worker import STOPPED, order
 from narl.errors import OptionError
 
@@ -173,8 +174,11 @@ class _Workers:
         self._waiting, failed = list(jobs), 0
         try:
             while self._waiting or self._busy:
-                while self._waiting and len(self._busy) < len(self._slots):
-                    self._begin(*self._next())
+                while len(self._busy) < len(self._slots) and (begun := self._next()) is not None:
+                    self._begin(*begun)
+                if not self._busy:
+                    failed += self._give_up()
+                    break
                 time.sleep(_LOOK)
                 failed += sum(not self._look(slot) for slot in list(self._busy))
             self._dismiss(self._idle)
@@ -183,14 +187,39 @@ class _Workers:
             raise
         return failed == 0
 
-    def _next(self) -> tuple[int, tuple[Cell, ...]]:
-        """The slot to be filled and its job: the next in line, unless a worker is free that has done the like."""
+    def _next(self) -> tuple[int, tuple[Cell, ...]] | None:
+        """The slot to be filled and its job: the next in line, unless a worker is free that has done the like.
+
+        None: no job is left, or all that are wait for others.
+        """
+        possible = [job for job in self._waiting if self._is_ready(job)]
+        if not possible:
+            return None
         for slot, worker in self._idle.items():
-            for number, cells in enumerate(self._waiting):
-                if _alike(cells, worker.cells):
-                    return slot, self._waiting.pop(number)
+            for job in possible:
+                if _alike(job, worker.cells):
+                    return slot, self._taken(job)
         free = [slot for slot in range(len(self._slots)) if slot not in self._busy]
-        return min(free, key=lambda slot: slot in self._idle), self._waiting.pop(0)
+        return min(free, key=lambda slot: slot in self._idle), self._taken(possible[0])
+
+    def _is_ready(self, job: tuple[Cell, ...]) -> bool:
+        """Whether all is there that its cells are chosen by."""
+        return all(tuning.ready(cell, self._cells[cell], self._place.results) for cell in job)
+
+    def _taken(self, job: tuple[Cell, ...]) -> tuple[Cell, ...]:
+        self._waiting.remove(job)
+        return job
+
+    def _give_up(self) -> int:
+        """How many cells were left because what they are chosen by has no result, and never will."""
+        left = [cell for job in self._waiting for cell in job]
+        self._waiting.clear()
+        for cell in left:
+            self._watcher.began(cell)
+            self._watcher.failed(
+                cell, "not all of the short trainings that it is chosen by have a result", self._place.work
+            )
+        return len(left)
 
     def _begin(self, slot: int, cells: tuple[Cell, ...], tries: int = 1) -> None:
         log = self._place.work / f"{cells[0].slug}.log"

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from narl.bench.cells import SCHEDULES, Task
+from narl.bench.cells import SCHEDULES, TUNING, Task
 from narl.bench.noise_labels import HUMAN, MADE, WEAK
 from narl.bench.protocol import Protocol, Schedule, import_modules
 from narl.bench.protocols import BUNDLES, PROTOCOLS
@@ -17,7 +17,7 @@ from narl.train import methods
 from narl.train.settings import Settings
 
 _NEEDED = ("tasks", "methods", "model", "epochs")
-_MORE = ("milestones", "clean", "training", "name", "title", "modules")
+_MORE = ("milestones", "clean", "training", "name", "title", "modules", "tuning")
 # A cell decides these itself.
 _ITS_DATA = ("data", "layout", "columns", "skip_unreadable", "labels", "clean", "heldout", "overlap", "also_test")
 _ITS_TRAINING = ("method", "options", "adjusters", "tune", "model", "epochs", "milestones", "seed", "device")
@@ -27,8 +27,9 @@ def read(path: Path) -> Protocol:
     """A table of one's own.
 
     It has one schedule, and what it does not say is as narl chooses it. ``name``, ``title``, ``clean``, ``milestones``,
-    ``training`` (settings of ``narl.train.Settings``) and ``modules`` (to be imported first: they register losses or
-    methods of one's own) may be left out.
+    ``training`` (settings of ``narl.train.Settings``), ``modules`` (to be imported first: they register losses or
+    methods of one's own) and ``tuning`` (``{"epochs": …, "milestones": […]}``, how long candidates are trained for
+    ``--tune``; as long as all others without it) may be left out.
 
     Args:
         path: of the file: ``{"tasks": [{"dataset", "noise", "rate"}, …], "methods": […], "model": …, "epochs": …}``.
@@ -60,22 +61,18 @@ def _protocol(given: Mapping[str, Any], name: str) -> Protocol:
     modules = tuple(_text(module, "a module") for module in named)
     import_modules(modules)  # they may bring methods
     tasks = tuple(_task(values) for values in _list(given["tasks"], "tasks"))
-    epochs, falls = given["epochs"], given.get("milestones", [])
     clean, training = given.get("clean", 0), given.get("training", {})
     if type(clean) is not int or clean < 0:
         raise ConfigError(f"clean = {clean!r} is no number of samples: give a whole one, 0 for none")
-    if type(epochs) is not int:  # None would leave them to narl
-        raise ConfigError(f"epochs = {epochs!r} is no whole number")
-    if not isinstance(falls, list):
-        raise ConfigError(f"milestones = {falls!r} is no list of epochs")
     training = dict(_object(training, "training", (), _settings()))
     if training.get("test") == "none":
         raise ConfigError('training has "test": "none": without a test set there is no result')
-    if falls:
+    if given.get("milestones"):
         training.setdefault("schedule", "step")
-    Settings(data="", epochs=epochs, milestones=tuple(falls), **training)  # refuses what makes no sense
-    if falls and falls[-1] >= epochs:
-        raise ConfigError(f"the learning rate cannot fall after epoch {falls[-1]} of {epochs}")
+    own = _schedule(given, training)
+    tuning = None
+    if "tuning" in given:
+        tuning = _schedule(_object(given["tuning"], "tuning", ("epochs",), ("milestones",)), training)
     return Protocol(
         name=_name(given.get("name", name)),
         title=_text(given.get("title", name), "title"),
@@ -83,17 +80,30 @@ def _protocol(given: Mapping[str, Any], name: str) -> Protocol:
         methods=_once([_method(one, clean) for one in _list(given["methods"], "methods")], "method"),
         model=_text(given["model"], "model"),
         schedules={},
-        own=Schedule(epochs, tuple(falls)),
+        own=own,
         clean=clean,
         training=training,
         modules=modules,
+        tuning=tuning,
     )
+
+
+def _schedule(given: Mapping[str, Any], training: Mapping[str, Any]) -> Schedule:
+    epochs, falls = given["epochs"], given.get("milestones", [])
+    if type(epochs) is not int:  # None would leave them to narl
+        raise ConfigError(f"epochs = {epochs!r} is no whole number")
+    if not isinstance(falls, list):
+        raise ConfigError(f"milestones = {falls!r} is no list of epochs")
+    Settings(data="", epochs=epochs, milestones=tuple(falls), **training)  # refuses what makes no sense
+    if falls and falls[-1] >= epochs:
+        raise ConfigError(f"the learning rate cannot fall after epoch {falls[-1]} of {epochs}")
+    return Schedule(epochs, tuple(falls))
 
 
 def _name(given: Any) -> str:
     """Results are kept under the table's name: it must be no other table's."""
     name = _text(given, "name")
-    if name.lower() in (*SCHEDULES, *PROTOCOLS, *BUNDLES):
+    if name.lower() in (*SCHEDULES, TUNING, *PROTOCOLS, *BUNDLES):
         raise ConfigError(f"name = {name!r} is taken by the paper's tables: give another one")
     return name
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, final
 
-from narl.bench.cells import SCHEDULES, Cell, Task
+from narl.bench.cells import SCHEDULES, TUNING, Cell, Task
 from narl.errors import ConfigError, OptionError, UnknownNameError, nearest
 from narl.train import methods as registry
 
@@ -68,6 +68,8 @@ class Protocol:
         short: the short schedule of all other methods.
         also: data sets that are tested on as well: columns of their own.
         metrics: what is shown of each data set: ``"top1"``: accuracy; ``"top5"``: labels among the five most probable.
+        tuning: how long candidates are trained that fixed losses' hyperparameters are chosen from
+            (:mod:`narl.bench.tuning`); None: as long as what is chosen, within its own run.
     """
 
     name: str
@@ -87,6 +89,7 @@ class Protocol:
     short: Schedule = SHORT
     also: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ("top1",)
+    tuning: Schedule | None = None
 
     @property
     def measures(self) -> tuple[tuple[str, str], ...]:
@@ -115,6 +118,8 @@ class Protocol:
             >>> get("table1").schedule("paper", "CIFAR-100")
             Schedule(epochs=150, milestones=(80, 120))
         """
+        if name == TUNING and self.tuning is not None:
+            return self.tuning
         if name not in self.schedule_names:
             raise UnknownNameError(f"{self.name} has no schedule {name!r}: {nearest(name, self.schedule_names)}")
         if self.own is not None:
@@ -209,6 +214,7 @@ def from_json(values: Mapping[str, Any]) -> Protocol:
     """
     given = dict(values)
     schedules, own = {name: _schedule(one) for name, one in given.pop("schedules").items()}, given.pop("own")
+    tuning = given.pop("tuning")
     return Protocol(
         tasks=tuple(Task(**task) for task in given.pop("tasks")),
         methods=tuple(given.pop("methods")),
@@ -218,6 +224,7 @@ def from_json(values: Mapping[str, Any]) -> Protocol:
         modules=tuple(given.pop("modules")),
         also=tuple(given.pop("also")),
         metrics=tuple(given.pop("metrics")),
+        tuning=None if tuning is None else _schedule(tuning),
         **given,
     )
 

@@ -30,6 +30,8 @@ _SYSTEMS = {**TRAINING, "batch_size": 128, "learning_rate": 0.02, "schedule": "c
 # for this data, both with crops of 227 pixels.
 _WEB = {**TRAINING, "batch_size": 32, "clean_batch_size": 32, "learning_rate": 0.01, "image_size": 227}
 _INSTANCE = {dataset: Schedule(120, (40, 80)) for dataset in _CIFARS}
+# Candidates for fixed losses' hyperparameters are trained for some 5,000 steps on images.
+_TUNING, _TUNING_LARGE = Schedule(10, (7, 8)), Schedule(5, (3, 4))
 _CARRIED = ("CE", *FIXED, *TRANSFERRED)
 _HUMAN = tuple(Task("CIFAR-10N", labels) for labels in ("aggregate", "random1", "worst"))
 
@@ -97,7 +99,15 @@ _ALL = (
         {"ANIMAL-10N": Schedule(120, (80, 100)), "Food-101N": Schedule(120, (80, 100))},
         clean=0,
     ),
-    Protocol("cifar10n", "Labels by people", _HUMAN, COMPARED, "resnet32", {"CIFAR-10N": Schedule(120, (80, 100))}),
+    Protocol(
+        "cifar10n",
+        "Labels by people",
+        _HUMAN,
+        COMPARED,
+        "resnet32",
+        {"CIFAR-10N": Schedule(120, (80, 100))},
+        tuning=_TUNING,
+    ),
     Protocol(
         "figure5",
         "60 % asymmetric noise",
@@ -132,6 +142,7 @@ _ALL = (
         "resnet32",
         {"TinyImageNet-32": Schedule(120, (80, 100))},
         shipped=True,
+        tuning=_TUNING_LARGE,
     ),
     Protocol(
         "transfer-cifar10n",
@@ -141,6 +152,7 @@ _ALL = (
         "resnet32",
         {"CIFAR-10N": Schedule(120, (80, 100))},
         shipped=True,
+        tuning=_TUNING,
     ),
     Protocol(
         "transfer-trec",

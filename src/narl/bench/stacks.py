@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Hashable, Mapping
 
-from narl.bench import reviewing
+from narl.bench import reviewing, tuning
 from narl.bench.cells import Cell
 from narl.bench.protocol import Protocol
 from narl.bench.work import Place, epochs_done
@@ -30,7 +30,8 @@ def stacked(cells: Mapping[Cell, Protocol], place: Place, size: int) -> list[tup
     for cell, protocol in cells.items():
         one_network = methods.get(cell.method).networks_for(dict(cell.options)).plain
         key = _key(cell, protocol, place), one_network
-        stack = open_.get(key) if size > 1 and not cell.tune and one_network else None
+        one_training = not cell.tune or tuning.is_apart(cell, protocol)
+        stack = open_.get(key) if size > 1 and one_training and one_network else None
         if stack is None or len(stack) == size:
             stack = []
             found.append(stack)

@@ -10,18 +10,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, final
 
-from narl.bench import audits, crossed, reviewing, runs
+from narl.bench import audits, crossed, reviewing, runs, tuning
 from narl.bench.account import account
+from narl.bench.asked import asked_of, steps_of, training_of
 from narl.bench.cells import Cell, Task
 from narl.bench.noise_labels import labels_of
-from narl.bench.own_papers import hyperparameters
 from narl.bench.protocol import BY_KIND, Protocol, import_modules
 from narl.bench.runs import Run
 from narl.bench.stopping import Asked, Latch, Located
 from narl.errors import OptionError, RunFolderError, UnknownNameError
 from narl.train import architectures, methods, session
 from narl.train.adjusters import digest_of, load_adjusters, without_clean
-from narl.train.batches import steps_per_epoch
 from narl.train.courses import Course, driven, driven_as_one
 from narl.train.engine.stack import Stack
 from narl.train.external_models import missing_package
@@ -97,13 +96,20 @@ def reason_against(cell: Cell, protocol: Protocol, place: Place) -> str | None:
     return None
 
 
-def settings_of(cell: Cell, protocol: Protocol, place: Place) -> Settings:
-    """What ``narl train`` is asked to do for a cell."""
+def settings_of(cell: Cell, protocol: Protocol, place: Place, chosen: Mapping[str, Any] | None = None) -> Settings:
+    """What ``narl train`` is asked to do for a cell.
+
+    Args:
+        cell: what to train.
+        protocol: the table that it is of.
+        place: where to.
+        chosen: hyperparameters that were chosen by other cells; None: narl chooses where the cell is to be tuned.
+    """
     schedule = protocol.schedule(cell.schedule, cell.task.dataset, cell.method)
     source = place.source(cell.task)
     labels = place.work / f"{cell.slug}-labels.txt"
     longer = reviewing.LONGER if reviewing.is_alone(cell) else 1
-    training = _training(cell, protocol)
+    training = training_of(cell, protocol)
     uses_clean = methods.get(cell.method).uses_clean
     if not uses_clean:
         training.pop("clean_batch_size", None)
@@ -115,9 +121,9 @@ def settings_of(cell: Cell, protocol: Protocol, place: Place) -> Settings:
         heldout=cell.heldout if cell.heldout and uses_clean else None,
         overlap="drop",
         method=cell.method,
-        options=asked_of(cell, protocol)["options"],
+        options={**asked_of(cell, protocol)["options"], **(chosen or {})},
         adjusters=_adjusters(cell, place),
-        tune=cell.tune,
+        tune=cell.tune and chosen is None,
         model=None if cell.model == BY_KIND else cell.model,
         epochs=schedule.epochs * longer,
         milestones=tuple(epoch * longer for epoch in schedule.milestones),
@@ -127,84 +133,18 @@ def settings_of(cell: Cell, protocol: Protocol, place: Place) -> Settings:
     )
 
 
-def _training(cell: Cell, protocol: Protocol) -> dict[str, Any]:
-    """The table's settings, but those about clean samples where there are none."""
-    without = () if protocol.clean or cell.review is not None else ("train_on_clean",)
-    return {name: value for name, value in protocol.training.items() if name not in without}
-
-
 def _clean(cell: Cell, protocol: Protocol, place: Place) -> str:
     if cell.review is not None:
         return str(reviewing.answered(cell, place.work))
     return str(protocol.clean) if protocol.clean else "none"
 
 
-def asked_of(cell: Cell, protocol: Protocol) -> dict[str, Any]:
-    """What a table asks of a cell beyond its name, as plain values: a result that was asked for otherwise is stale."""
-    schedule = protocol.schedule(cell.schedule, cell.task.dataset, cell.method)
-    published = {} if protocol.own or cell.tune else hyperparameters(cell.method, cell.task, schedule.epochs)
-    options = {**published, **dict(cell.options)}
-    defaults = methods.get(cell.method).checked({})
-    asked = {"clean": protocol.clean, "training": _training(cell, protocol), "options": options, "defaults": defaults}
-    if protocol.also:
-        asked["also_test"] = list(protocol.also)
-    if protocol.shared:
-        asked["tasks"] = sorted(task.slug for task in protocol.tasks)  # all of them teach the adjuster
-    plain: dict[str, Any] = json.loads(json.dumps({**asdict(schedule), **asked}))
-    return plain
-
-
-def difference(run: Run, protocol: Protocol) -> str | None:
-    """In what the table has changed since a cell was trained; None: in nothing, or nobody wrote down what it was.
-
-    An option that the method did not have then changes nothing: its default is what was before.
-    """
-    try:
-        asked = asked_of(run.cell, protocol)
-    except UnknownNameError:
-        return f"narl has no {run.cell.method} any more"
-    before, now = _flat(run.asked), _flat(asked)
-    new = asked["defaults"].keys() - before.keys() - asked["options"].keys() - asked["training"].keys()
-    for name in [name for name in {**before, **now} if name not in new] if before else ():
-        if before.get(name) != now.get(name):
-            return f"{name} was {before.get(name)}, is {now.get(name)} now"
-    return _other_shipped(run) if protocol.shipped else None
-
-
-def _other_shipped(run: Run) -> str | None:
-    """Whether a transferred cell was trained with another adjuster than the one that is shipped now; None: no."""
-    loss = methods.get(run.cell.method).loss if run.cell.method.startswith("T-") else None
-    kind = run.settings.get("kind")
-    adjuster = None if loss is None else without_clean(loss, kind)[1]
-    if adjuster is None:
-        return None
-    before, now = run.settings.get("adjusters"), [digest_of([adjuster], kind, _steps(run))]
-    return None if before == now else f"its adjuster was {before}, the one that is shipped is {now} now"
-
-
 def other_adjusters(run: Run, place: Place) -> str | None:
     """Whether a transferred cell was trained with other adjusters than those that are named now; None: no."""
     found = _adjusters(run.cell, place)
     kind, before = run.settings.get("kind"), run.settings.get("adjusters")
-    named = [digest_of(found, kind, _steps(run))] if found else []
+    named = [digest_of(found, kind, steps_of(run))] if found else []
     return f"its adjusters were {before}, are {named} now" if named and before != named else None
-
-
-def _steps(run: Run) -> int | None:
-    """Of the whole training; None: nobody wrote down what it depends on."""
-    needed: list[Any] = [run.settings.get(name) for name in ("epochs", "train_samples", "batch_size")]
-    if None in needed:
-        return None
-    epochs, rows, batch = map(int, needed)
-    return epochs * steps_per_epoch(rows, batch)
-
-
-def _flat(asked: dict[str, Any]) -> dict[str, Any]:
-    """What was asked for, one name a value: an option that was given and one that is the default are the same."""
-    grouped = {
-        name: value for group in ("training", "defaults", "options") for name, value in asked.get(group, {}).items()
-    }
-    return {name: value for name, value in asked.items() if not isinstance(value, dict)} | grouped
 
 
 def _adjusters(cell: Cell, place: Place) -> tuple[str, ...]:
@@ -286,7 +226,11 @@ def training(
         return runs.read_file(written)
     folder = place.work / cell.slug
     import_modules(protocol.modules)  # here: a job on a cluster begins with nothing imported, too
-    settings = settings_of(cell, protocol, place)
+    scores = _scores(cell, protocol, place)
+    if scores and (run := tuning.trained_already(cell, protocol, place.results, scores)) is not None:
+        run.write(place.results)
+        return run
+    settings = settings_of(cell, protocol, place, tuning.chosen(scores) if scores else None)
     part: Callable[[Plan], Plan]
     part = reviewing.answers_alone if reviewing.is_alone(cell) else partial(crossed.without, fold=cell.fold)
     whole = plan(settings)
@@ -301,6 +245,7 @@ def training(
         return None
     made = replace(made, settings=replace(settings, options=outcome.summary["options"]))
     run = account(cell, made, folder, asked_of(cell, protocol))
+    run = tuning.with_scores(run, scores) if scores else run
     if cell.fold is not None:
         crossed.write_held(cell, whole, folder, place.results, place.device)
     elif protocol.audited:
@@ -311,6 +256,20 @@ def training(
         shutil.rmtree(folder)
         (place.work / f"{cell.slug}-labels.txt").unlink(missing_ok=True)  # else whoever audits the run needs them
     return run
+
+
+def _scores(cell: Cell, protocol: Protocol, place: Place) -> list[dict[str, Any]]:
+    """Of the short trainings that a cell's hyperparameters are chosen by; empty: it has none."""
+    if not tuning.is_apart(cell, protocol):
+        return []
+    found = tuning.scores(cell, protocol, place.results)
+    if found is None:
+        first = tuning.candidates(cell, protocol)[0].result(place.results)
+        raise OptionError(
+            f"{cell.slug} is chosen by short trainings, and not all of them have a result, such as {first}: train them "
+            "first, with narl bench run --tune"
+        )
+    return found
 
 
 def _check_unchanged(folder: Path, made: Plan) -> None:

@@ -104,7 +104,7 @@ def _review(results: Path) -> tuple[list[dict[str, Any]], list[Table]]:
 def _current(results: Path, tables: Sequence[Protocol]) -> list[Run]:
     """The results that are there, without those whose table has changed since."""
     from narl.bench import comparison, runs
-    from narl.bench.work import difference
+    from narl.bench.asked import difference
 
     found: list[Run] = []
     left_out: list[Run] = []

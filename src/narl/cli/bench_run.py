@@ -136,7 +136,7 @@ def run(
 
     narl bench run table1 --data CIFAR-10=cifar-10-batches-py --seeds 3
     """
-    from narl.bench import grid, own_table, protocols
+    from narl.bench import grid, own_table, protocols, tuning
     from narl.bench.wanted import Wanted
     from narl.bench.work import Place
 
@@ -169,13 +169,18 @@ def run(
     sorted_cells = [
         grid.sort(cells, table, place) for cells, table in zip(wanted.cells(found, place), found, strict=True)
     ]
-    for line in lines_about(sorted_cells, place.results):
+    chosen_by = [
+        grid.sort([one for cell in part.missing for one in tuning.candidates(cell, table)], table, place)
+        for part, table in zip(sorted_cells, found, strict=True)
+    ]
+    for line in lines_about([*chosen_by, *sorted_cells], place.results):
         print(line)
     if dry_run:
         return
     if any(table.shared for table in found):
         raise OptionError("the trainings of this table learn their adjusters together: use narl bench adjusters")
-    missing = {cell: table for part, table in zip(sorted_cells, found, strict=True) for cell in part.missing}
+    parts = zip([*chosen_by, *sorted_cells], [*found, *found], strict=True)
+    missing = {cell: table for part, table in parts for cell in part.missing}
     missing = dict(sorted(missing.items(), key=lambda pair: pair[0].seed))
     if not missing:
         raise typer.Exit(0 if any(part.done for part in sorted_cells) else _FAILED)
@@ -183,7 +188,10 @@ def run(
     if slurm:
         gpus = 0 if device == "cpu" else 1
         asked = {"at_once": at_once or _JOBS, "hours": hours, "partition": partition, "gpus": gpus, "cpus": cpus}
-        _submit(missing, place, {**asked, "memory_gb": memory})
+        for last in (False, True):  # jobs do not wait for each other: what is chosen by others comes after all of them
+            wave = {cell: table for cell, table in missing.items() if tuning.is_apart(cell, table) == last}
+            if wave:
+                _submit(wave, place, {**asked, "memory_gb": memory})
     else:
         train(missing, place, at_once, stack)
 

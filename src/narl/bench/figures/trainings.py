@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from narl.bench import protocols, runs
+from narl.bench.asked import difference
 from narl.bench.cells import SCHEDULES, Task
 from narl.bench.runs import Run
 from narl.bench.tables import model_title
-from narl.bench.work import difference
 from narl.errors import ResultsError
 
 RESULTS = Path("results")
