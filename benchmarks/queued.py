@@ -9,8 +9,10 @@ cells that have a result are left out. Stopped or killed, the same command goes 
     {"table": "table1", "schedule": "paper", "tasks": ["cifar-10/symmetric-0.4"], "methods": ["A-GCE"],
      "seeds": 2, "options": {"clean_loss": "mae"}, "heldout": 0.5, "tune": true}
 
-All but ``table``, a name or a JSON file beside the plan, may be left out. Adjusters that are learned from many tasks
-(``"table": "adjusters"``) are put into ``--out`` at the end; a row of theirs is trained whole or not at all.
+All but ``table``, a name or a JSON file beside the plan, may be left out. Before tuned cells come the short trainings
+that they are chosen by; ``--short-only`` leaves it at these, so that they can be stacked in other numbers. Adjusters
+that are learned from many tasks (``"table": "adjusters"``) are put into ``--out`` at the end; a row of theirs is trained
+whole or not at all.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ def main() -> None:
     parser.add_argument("--at-once", type=int)
     parser.add_argument("--stack", type=int, default=8)
     parser.add_argument("--discard", action="store_true", help="remove a run once its result is written")
+    parser.add_argument("--short-only", action="store_true", help="only the trainings that tuned cells are chosen by")
     parser.add_argument("--dry-run", action="store_true")
     given = parser.parse_args()
     place = Place(
@@ -61,7 +64,7 @@ def main() -> None:
         found = wanted(part, given.plan.parent, place)
         todo = lacking(found, place)
         chosen_by = {one: table for cell, table in todo.items() for one in tuning.candidates(cell, table)}
-        todo = {**lacking(chosen_by, place), **todo}
+        todo = {**lacking(chosen_by, place), **({} if given.short_only else todo)}
         cells, missing = {**cells, **found}, {**missing, **todo}
         print(f"{part['table']}: {len(found)} cells, {len(todo)} missing", flush=True)
     if given.dry_run:

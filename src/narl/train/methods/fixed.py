@@ -14,10 +14,11 @@ from narl.losses import Hyperparameter, RobustLoss
 from narl.train.methods.base import LossMethod, Setting
 from narl.train.methods.spec import MethodSpec, Option
 
-# SL's first candidate is the one published for CIFAR-10. PolySoft's λ stays above log c for up to 50 classes.
+# SL's first candidate is the one published for CIFAR-10. PolySoft's λ stays above log c for up to 50 classes. JS with
+# π₁ = 0.1 is still far from cross entropy where there are many classes.
 _GRIDS: dict[str, tuple[dict[str, float], ...]] = {
     "gce": tuple({"q": q} for q in (0.1, 0.3, 0.5, 0.7, 0.9)),
-    "js": tuple({"pi1": pi1} for pi1 in (0.1, 0.3, 0.5, 0.7, 0.9)),
+    "js": tuple({"pi1": pi1} for pi1 in (0.01, 0.1, 0.3, 0.5, 0.7, 0.9)),
     "sl": tuple(
         {"gamma1": ce, "gamma2": reverse}
         for ce, reverse in ((0.1, 1.0), (0.3, 1.0), (1.0, 1.0), (1.0, 0.3), (1.0, 0.1))
