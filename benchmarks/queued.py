@@ -11,8 +11,8 @@ cells that have a result are left out. Stopped or killed, the same command goes 
 
 All but ``table``, a name or a JSON file beside the plan, may be left out. Before tuned cells come the short trainings
 that they are chosen by; ``--short-only`` leaves it at these, so that they can be stacked in other numbers. Adjusters
-that are learned from many tasks (``"table": "adjusters"``) are put into ``--out`` at the end; a row of theirs is trained
-whole or not at all.
+that are learned from many tasks (``"table": "adjusters"``) are put into ``--out`` at the end; a row of theirs is
+trained whole or not at all.
 """
 
 from __future__ import annotations
