@@ -18,7 +18,7 @@ from narl.bilevel.optimizers import fill_state
 from narl.errors import NonFiniteError, OptionError
 from narl.train import engine
 from narl.train.defaults import decide
-from narl.train.engine.iteration import Iteration, _drawn_on_host
+from narl.train.engine.iteration import Iteration, drawn_on_host
 from narl.train.engine.rates import Rates
 from narl.train.settings import Settings
 
@@ -129,10 +129,10 @@ def test_random_numbers_of_the_host_are_refused(draw: Callable[[], float]) -> No
 
 
 def test_what_torch_draws_on_the_host_counts_for_models_elsewhere() -> None:
-    before = [_drawn_on_host(torch.device(kind)) for kind in ("cpu", "meta")]
+    before = [drawn_on_host(torch.device(kind)) for kind in ("cpu", "meta")]
     with torch.random.fork_rng(devices=[]):
         torch.rand(())
-        assert [_drawn_on_host(torch.device(kind)) == b for kind, b in zip(("cpu", "meta"), before, strict=True)] == [
+        assert [drawn_on_host(torch.device(kind)) == b for kind, b in zip(("cpu", "meta"), before, strict=True)] == [
             True,
             False,
         ]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,8 @@ from narl.checks import check_logits
 from narl.errors import ModelOutputError
 
 Inputs = Any  # a tensor; a tuple or list of positional arguments; a mapping of named ones
+
+_RUNNER: ContextVar[Callable[..., Any] | None] = ContextVar("runner", default=None)
 
 
 def call(model: nn.Module, inputs: Inputs, num_samples: int) -> Tensor:
@@ -28,7 +31,33 @@ def call(model: nn.Module, inputs: Inputs, num_samples: int) -> Tensor:
         ``(N, c)``.
     """
     args, kwargs = _arguments(inputs)
-    return _checked(model, model(*args, **kwargs), num_samples)
+    return _checked(model, run(model, *args, **kwargs), num_samples)
+
+
+def run(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Call a model, or have it called by the one who runs models now, see :func:`run_by`."""
+    runner = _RUNNER.get()
+    return model(*args, **kwargs) if runner is None else runner(model, *args, **kwargs)
+
+
+@contextlib.contextmanager
+def run_by(runner: Callable[..., Any] | None) -> Iterator[None]:
+    """Inside, :func:`call` and :func:`run` leave it to ``runner`` how a model is called.
+
+    Args:
+        runner: takes the model and its arguments and returns what the model would; it may have one backward pass only.
+            None: models are called as they are.
+
+    Example:
+        >>> with run_by(lambda model, x: 2 * model(x)):
+        ...     run(nn.Identity(), torch.ones(1))
+        tensor([2.])
+    """
+    token = _RUNNER.set(runner)
+    try:
+        yield
+    finally:
+        _RUNNER.reset(token)
 
 
 @contextlib.contextmanager
@@ -110,8 +139,11 @@ def restore(model: nn.Module, buffers: Mapping[str, Tensor]) -> None:
 
 @contextlib.contextmanager
 def uncompiled(model: nn.Module) -> Iterator[None]:
-    """Inside, a model that went through ``torch.compile`` runs as written: compiled code has one backward pass."""
-    with torch.compiler.set_stance("force_eager") if is_compiled(model) else contextlib.nullcontext():
+    """Inside, models run as written, also one that went through ``torch.compile``: compiled code has one backward pass.
+
+    So have the graphs of a runner, see :func:`run_by`.
+    """
+    with run_by(None), torch.compiler.set_stance("force_eager") if is_compiled(model) else contextlib.nullcontext():
         yield
 
 

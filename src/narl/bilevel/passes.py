@@ -117,7 +117,7 @@ class Passes:
             slope: the loss's gradient by the logits, ``(N, c)``.
         """
         found = self._later[0](*(left.values[i] for i in self._kept[0]), slope)
-        return [_laid_out(gradient, stride) for gradient, stride in zip(found, self._strides, strict=True)]
+        return [laid_out(gradient, stride) for gradient, stride in zip(found, self._strides, strict=True)]
 
     def tangent(self, left: Left, directions: Sequence[Tensor]) -> Tensor:
         """J·directions, ``(N, c)``: how the logits move when the trained parameters move.
@@ -159,7 +159,7 @@ def _trace(
             found = torch.autograd.grad(logits, [leaves[name] for name in trained], slope, allow_unused=True)
         unused.update(name for name, gradient in zip(trained, found, strict=True) if gradient is None)
         gradients = [
-            torch.zeros_like(leaves[name]) if gradient is None else _laid_out(gradient, leaves[name].stride())
+            torch.zeros_like(leaves[name]) if gradient is None else laid_out(gradient, leaves[name].stride())
             for name, gradient in zip(trained, found, strict=True)
         ]
         last = () if not tangents else (torch.zeros_like(logits) if tangent is None else tangent,)
@@ -179,7 +179,7 @@ def _trace(
     return graph, frozenset(unused)
 
 
-def _laid_out(gradient: Tensor, stride: Sequence[int]) -> Tensor:
+def laid_out(gradient: Tensor, stride: Sequence[int]) -> Tensor:
     """The gradient in memory as its parameter is: fused updates go through both side by side."""
     if gradient.stride() == tuple(stride):
         return gradient

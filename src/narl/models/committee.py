@@ -135,4 +135,11 @@ class Committee(nn.Module):
 
 
 def _tensors(module: nn.Module) -> list[Tensor]:
-    return [*(parameter.detach() for parameter in module.parameters()), *module.buffers()]
+    """Parameters and buffers, each once: one walk through the modules, for it is done in every step."""
+    held = (
+        tensor
+        for part in module.modules()
+        for holder in (part._parameters, part._buffers)
+        for tensor in holder.values()
+    )
+    return list({id(tensor): tensor.detach() for tensor in held if tensor is not None}.values())

@@ -1,7 +1,8 @@
 """Engines: how a method's steps are computed.
 
 ``eager`` does them as the method has written them. ``auto`` does the same training faster where it can: on NVIDIA GPUs
-a step is a few compiled functions (:mod:`narl.bilevel.passes`), captured as one CUDA graph.
+a step is a few compiled functions (:mod:`narl.bilevel.passes`), captured as one CUDA graph; of methods that do not say
+what their steps are, the networks' passes are captured (:mod:`narl.train.engine.graphed`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch.optim import Optimizer
 from narl.errors import NarlWarning
 from narl.train.engine.base import Engine
 from narl.train.engine.captured import CapturedEngine, Clean
+from narl.train.engine.graphed import GraphedEngine
 from narl.train.methods import Method
 
 __all__ = ["Engine", "make", "precision_of", "type_of"]
@@ -55,6 +57,8 @@ def make(
         warnings.warn(f"{processes} processes train without CUDA graphs, for now", NarlWarning, stacklevel=2)
     if name == "eager" or kind != "cuda" or processes > 1:
         return Engine(method, type_of(precision))
+    if type(method).move is Method.move:
+        return GraphedEngine(method, model, type_of(precision))
     return CapturedEngine(
         method,
         model,

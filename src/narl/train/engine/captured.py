@@ -163,7 +163,7 @@ class CapturedEngine(Engine):
             torch.random.fork_rng(devices=[x.device]),  # a resumed run prepares as well, and draws the same afterwards
             torch.cuda.stream(apart),
             torch.no_grad(),
-            _fastest_convolutions(),
+            fastest_convolutions(),
             warnings.catch_warnings(),
         ):
             warnings.simplefilter("ignore")  # of torch's own parts about each other
@@ -173,7 +173,7 @@ class CapturedEngine(Engine):
         torch.cuda.synchronize()
         torch.cuda.empty_cache()  # graphs have memory of their own
         graph = torch.cuda.CUDAGraph()
-        with _fastest_convolutions(), torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        with fastest_convolutions(), torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             report = self._iteration.run(move, *self._batch, self._clean_batch)
         return _Captured(graph, report)
 
@@ -189,7 +189,7 @@ def _room(x: Tensor) -> Tensor:
 
 
 @contextlib.contextmanager
-def _fastest_convolutions() -> Iterator[None]:
+def fastest_convolutions() -> Iterator[None]:
     """Inside, cuDNN tries what it has and takes the fastest."""
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = True

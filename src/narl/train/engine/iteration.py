@@ -142,7 +142,7 @@ class Iteration:
     def _try(self, x: Tensor, *, tangents: bool) -> Left:
         key = self._key(x, tangents=tangents)
         if key not in self._passes:
-            before = _drawn_on_host(x.device)
+            before = drawn_on_host(x.device)
             self._passes[key] = Passes(
                 self._model,
                 list(self._trained),
@@ -151,7 +151,7 @@ class Iteration:
                 tangents=tangents,
                 compile=self._compile,
             )
-            if _drawn_on_host(x.device) != before:
+            if drawn_on_host(x.device) != before:
                 raise OptionError("it draws random numbers on the host, which a graph would fix")
         passes = self._passes[key]
         left = self._forward(passes, x)
@@ -280,7 +280,7 @@ class Iteration:
         self._bad_tangent.copy_(torch.where(wrong, 1.0, self._bad_tangent))
 
 
-def _drawn_on_host(device: torch.device) -> tuple[Any, ...]:
+def drawn_on_host(device: torch.device) -> tuple[Any, ...]:
     """Where the random numbers stand that a kernel does not draw itself."""
     numbers: Any = np.random.get_state(legacy=False)  # noqa: NPY002  only looked at
     of_torch = [] if device.type == "cpu" else torch.get_rng_state().tolist()

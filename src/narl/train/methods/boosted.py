@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from narl.adjuster import Adjuster
 from narl.bilevel import StepReport
-from narl.bilevel.calls import Inputs, call
+from narl.bilevel.calls import Inputs, call, run
 from narl.bilevel.memory_format import faster_layout
 from narl.bilevel.refusals import Noted, refuse_no_labels
 from narl.bilevel.rivals import rivals
@@ -54,7 +54,7 @@ class SideBySide(nn.Module):
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """``(K · N, c)``."""
-        return torch.cat([network(x) for network, x in zip(self.networks, inputs, strict=True)])
+        return torch.cat([run(network, x) for network, x in zip(self.networks, inputs, strict=True)])
 
 
 @final
@@ -83,8 +83,6 @@ class Boosted(Method):
         >>> sorted(report.hyperparameters)
         ['q', 'suspicion']
     """
-
-    unmoved = "its steps train on several views and on guesses"
 
     def __init__(self, setting: Setting, parts: Parts, make: Callable[[Setting, Wrap], Plain]) -> None:
         self.parts = parts = parts.for_kind(setting.kind)
