@@ -8,6 +8,7 @@ again is recorded, and then started by one call. Losses, mixtures, averages and 
 from __future__ import annotations
 
 import contextlib
+import functools
 import warnings
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -48,8 +49,8 @@ class GraphedEngine(Engine):
         self, method: Method, model: nn.Module, precision: torch.dtype | None = None, record: Record | None = None
     ) -> None:
         super().__init__(method, precision)
-        self._name = type(model).__name__
-        self.passes = Passes(networks_of(model), Recorder() if record is None else record, self._tell)
+        told = functools.partial(_tell, f"{type(model).__name__} with {method.name}")
+        self.passes = Passes(networks_of(model), Recorder() if record is None else record, told)
 
     def step(self, x: Any, y: Tensor, ids: Tensor) -> StepReport:
         """Train on one batch."""
@@ -60,10 +61,9 @@ class GraphedEngine(Engine):
         """Forget the recordings."""
         self.passes.forget()
 
-    def _tell(self, reason: str) -> None:
-        warnings.warn(
-            f"{self._name} with {self.method.name} trains without CUDA graphs ({reason})", NarlWarning, stacklevel=2
-        )
+
+def _tell(training: str, reason: str) -> None:
+    warnings.warn(f"{training} trains without CUDA graphs ({reason})", NarlWarning, stacklevel=2)
 
 
 def networks_of(model: nn.Module) -> list[nn.Module]:

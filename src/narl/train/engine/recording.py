@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -87,7 +88,7 @@ class Recorder:
             raise OptionError("its buffers have gradients")
         room = torch.empty_like(x).copy_(x.detach())
         with (
-            _same_stream_afterwards(),
+            _mended(x.device),
             fastest_convolutions(),
             _casting_anew(x.device.type),
             torch.set_grad_enabled(differentiated),
@@ -111,8 +112,16 @@ class Recorder:
         # With the output's graph stays what the forward pass has saved.
         return Recording(room, output.detach(), forward.replay, slope, gradients, backward.replay, (*kept, output))
 
-    def _capturing(self, graph: torch.cuda.CUDAGraph) -> contextlib.AbstractContextManager[Any]:
-        return torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local")
+    @contextlib.contextmanager
+    def _capturing(self, graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+        collects = gc.isenabled()
+        gc.disable()  # a graph of a training that is over, thrown away in the middle, would spoil this one
+        try:
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+                yield
+        finally:
+            if collects:
+                gc.enable()
 
 
 def places_of(network: nn.Module) -> list[tuple[dict[str, Any], str]]:
@@ -194,13 +203,16 @@ def _gradients(output: Tensor, trained: list[Tensor], slope: Tensor) -> tuple[Te
 
 
 @contextlib.contextmanager
-def _same_stream_afterwards() -> Iterator[None]:
-    """Afterwards the stream is what it was: torch forgets to put it back where a capture has failed."""
-    before = torch.cuda.current_stream()
+def _mended(device: torch.device) -> Iterator[None]:
+    """What torch leaves behind where a capture has failed is put right: the stream, the source of random numbers."""
+    stream = torch.cuda.current_stream()
     try:
         yield
-    finally:
-        torch.cuda.set_stream(before)
+    except BaseException:
+        torch.cuda.set_stream(stream)
+        generator = torch.cuda.default_generators[device.index]
+        generator.graphsafe_set_state(generator.clone_state())  # a copy, that does not take itself for captured
+        raise
 
 
 @contextlib.contextmanager

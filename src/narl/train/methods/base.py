@@ -159,12 +159,13 @@ class Method(ABC):
     ``name`` is how the method is called, ``fields`` names the values that its reports hold for every sample, and
     ``adjuster`` is the adjuster that it learns, None if it learns none. ``distributed`` says that several processes can
     train with it: the classifier moves by all of their gradients, and what it remembers of samples it tells the others.
-    ``unmoved`` says why an engine cannot do its steps, where :meth:`move` gives None. ``trusts`` says that samples that
+    ``unmoved`` says why an engine cannot do its steps, where a :meth:`move` of its own gives None; of a method that has
+    none, the networks' passes are captured (:mod:`narl.train.engine.graphed`). ``trusts`` says that samples that
     :attr:`Setting.trusted` names are trained on by cross entropy.
 
-    A method may ask for more than batches, and is then trained by one process, without CUDA graphs. ``views`` names
-    augmentations, such as ``("usual", "usual", "strong")``: :meth:`step` is then given a tuple of as many inputs, each
-    the batch changed by its own draws. ``"usual"`` is the run's own augmentation; what else is named comes after it.
+    A method may ask for more than batches, and is then trained by one process. ``views`` names augmentations, such as
+    ``("usual", "usual", "strong")``: :meth:`step` is then given a tuple of as many inputs, each the batch changed by
+    its own draws. ``"usual"`` is the run's own augmentation; what else is named comes after it.
     :meth:`begin_epoch` has a look at all training samples, :meth:`rows` chooses an epoch's batches. Several networks,
     or averages of their weights, are asked for in the method's :class:`narl.train.methods.MethodSpec`: the model is
     then a :class:`narl.models.committee.Committee`.

@@ -1,0 +1,178 @@
+"""What a step of boosted methods and systems takes on a GPU: as written, and with passes replayed as CUDA graphs.
+
+    PYTHONPATH=src python3 benchmarks/graphed.py --out results/graphed-h200.json
+    PYTHONPATH=src python3 benchmarks/graphed.py --out cpu.json --device cpu --rows 8 --steps 2 --rounds 1  # a trial
+
+PreAct ResNet-18 on random 32×32 images that are on the device already; nothing is varied or evaluated, so it is the
+steps alone. Views are the same images, DivideMix sets half of its labels aside, boosts have begun, and one step in ten
+of A-SL+ is a meta step. CE is captured as a whole. Both forms of a method take turns; times are by the clock, with the
+device waited for before and after a round. On a CPU both forms are as written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from narl import models
+from narl.train import engine, methods
+from narl.train.engine.graphed import GraphedEngine, networks_of
+from narl.train.environment import environment, usable_device
+from narl.train.methods import Setting
+from narl.train.methods.divide_mix import DivideMix
+
+METHODS: dict[str, dict[str, Any]] = {
+    "CE": {},
+    "A-SL+": {"every": 10, "boost_from": 0.0},
+    "Co-teaching": {},
+    "ELR+": {},
+    "DivideMix": {"warmup": 1},
+}
+CLASSES, BATCHES, WARM = 10, 10, 20
+
+
+class Form:
+    """A method's steps by one engine.
+
+    Args:
+        name: of the method.
+        kind: of the engine: ``"eager"`` or ``"auto"``.
+        device: where.
+        rows: samples a step.
+        precision: ``"float32"`` or ``"bfloat16"``.
+    """
+
+    def __init__(self, name: str, kind: str, device: str, rows: int, precision: str) -> None:
+        torch.manual_seed(0)
+        spec, samples = methods.get(name), BATCHES * rows
+        networks = spec.networks_for(METHODS[name])
+        self.model = networks.of(lambda: models.get("preact_resnet18")(CLASSES)).to(device).train()
+        if device != "cpu":
+            self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        optimizer = torch.optim.SGD(trained, lr=0.02, momentum=0.9, weight_decay=5e-4, fused=device != "cpu")
+        self.x = torch.randn(samples, 3, 32, 32, device=device)
+        self.y = torch.arange(samples, device=device) % CLASSES
+        setting = Setting(
+            self.model,
+            optimizer,
+            torch.bincount(self.y).cpu(),
+            lambda: (self.x[:rows], self.y[:rows]),
+            total_steps=10_000,
+            num_samples=samples,
+            generator=torch.Generator().manual_seed(0),
+            labels=self.y,
+            batch_size=rows,
+            epochs=100,
+            kind="image",
+        )
+        self.method = spec.build(setting, **METHODS[name])
+        self.method.begin_epoch(1, self._half_right)
+        chosen = self.method.rows(1, torch.Generator().manual_seed(0))
+        order = torch.split(torch.arange(samples), rows) if chosen is None else chosen
+        self.batches = [each.to(device) for each in order]
+        self.engine = engine.make(
+            kind, self.method, self.model, optimizer, None, rows=rows, steps=10_000, precision=precision
+        )
+        self._at = 0
+
+    def _half_right(self, module: nn.Module) -> Tensor:
+        """Logits by which every second label is right."""
+        right = torch.arange(len(self.y), device=self.y.device) // CLASSES % 2
+        return 10.0 * torch.nn.functional.one_hot((self.y + 1 - right) % CLASSES, CLASSES).float()
+
+    def step(self) -> None:
+        """The next one."""
+        at = self._at % len(self.batches)
+        rows = self.batches[at]
+        if isinstance(self.method, DivideMix):
+            self.method._at = at
+        x = self.x[rows]
+        self.engine.step((x,) * len(self.method.views) or x, self.y[rows], rows)
+        self._at += 1
+
+    def milliseconds(self, steps: int) -> float:
+        """Of a step, the mean of so many."""
+        _wait(self.x.device)
+        began = time.perf_counter()
+        for _ in range(steps):
+            self.step()
+        _wait(self.x.device)
+        return 1000 * (time.perf_counter() - began) / steps
+
+    @property
+    def replays(self) -> int:
+        """Passes that have been replayed so far."""
+        if not isinstance(self.engine, GraphedEngine):
+            return 0
+        return sum(self.engine.passes.replays(network) for network in networks_of(self.model))
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def measured(name: str, options: argparse.Namespace, device: str, precision: str) -> dict[str, Any]:
+    """A method's row."""
+    forms = {kind: Form(name, kind, device, options.rows, precision) for kind in ("eager", "auto")}
+    began = time.perf_counter()
+    for form in forms.values():
+        form.milliseconds(WARM if device != "cpu" else 1)
+    seconds = time.perf_counter() - began
+    found: dict[str, list[float]] = {kind: [] for kind in forms}
+    for _ in range(options.rounds):
+        for kind, form in forms.items():
+            found[kind].append(round(form.milliseconds(options.steps), 3))
+    written, graphs = (statistics.median(found[kind]) for kind in ("eager", "auto"))
+    return {
+        "method": name,
+        "written_ms": written,
+        "graphs_ms": graphs,
+        "ratio": round(written / graphs, 3),
+        "written_all_ms": found["eager"],
+        "graphs_all_ms": found["auto"],
+        "replays": forms["auto"].replays,
+        "warming_s": round(seconds, 1),
+    }
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--out", type=Path, required=True, help="a JSON file")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--rows", type=int, default=128, help="samples a step")
+    parser.add_argument("--steps", type=int, default=20, help="of a round")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
+    options = parser.parse_args()
+    device = usable_device(options.device)
+    precision = engine.precision_of("auto", device)
+    rows = []
+    print(f"{'method':12} {'as written':>20} {'with graphs':>20} {'ratio':>6} {'replays':>8}   (ms a step, range)")
+    for name in options.methods:
+        row = measured(name, options, device, precision)
+        rows.append(row)
+        cells = [
+            f"{row[f'{form}_ms']:.2f} ({min(row[f'{form}_all_ms']):.2f}–{max(row[f'{form}_all_ms']):.2f})"
+            for form in ("written", "graphs")
+        ]
+        print(f"{name:12} {cells[0]:>20} {cells[1]:>20} {row['ratio']:6.2f} {row['replays']:8}", flush=True)
+        gc.collect()
+    facts = {"model": "preact_resnet18", "rows": options.rows, "precision": precision, "image": 32}
+    sizes = {"steps": options.steps, "rounds": options.rounds}
+    found = {"environment": environment(device), **facts, **sizes, "methods": rows}
+    options.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
