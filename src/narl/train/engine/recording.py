@@ -87,17 +87,13 @@ class Recorder:
         if any(buffer.requires_grad for buffer in network.buffers()):
             raise OptionError("its buffers have gradients")
         room = torch.empty_like(x).copy_(x.detach())
-        with (
-            _mended(x.device),
-            fastest_convolutions(),
-            _casting_anew(x.device.type),
-            torch.set_grad_enabled(differentiated),
-        ):
+        with fastest_convolutions(), _casting_anew(x.device.type), torch.set_grad_enabled(differentiated):
             _try(network, room, differentiated=differentiated)
-            return self._record(network, room, differentiated=differentiated)
+            self._pool = torch.cuda.graph_pool_handle() if self._pool is None else self._pool
+            with _mended(x.device, self._pool):
+                return self._record(network, room, differentiated=differentiated)
 
     def _record(self, network: nn.Module, room: Tensor, *, differentiated: bool) -> Recording:
-        self._pool = torch.cuda.graph_pool_handle() if self._pool is None else self._pool
         forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         with _aliased(network, differentiated=differentiated, copied=False) as trained:
             # A graph reads where the tensors were: nothing else may ever be put there.
@@ -203,13 +199,15 @@ def _gradients(output: Tensor, trained: list[Tensor], slope: Tensor) -> tuple[Te
 
 
 @contextlib.contextmanager
-def _mended(device: torch.device) -> Iterator[None]:
-    """What torch leaves behind where a capture has failed is put right: the stream, the source of random numbers."""
+def _mended(device: torch.device, pool: Any) -> Iterator[None]:
+    """Where a capture fails, torch leaves its stream, its memory and its random numbers in use: put that right."""
     stream = torch.cuda.current_stream()
     try:
         yield
     except BaseException:
         torch.cuda.set_stream(stream)
+        with contextlib.suppress(RuntimeError):  # it did not get so far
+            torch._C._cuda_endAllocateToPool(device.index, pool)
         generator = torch.cuda.default_generators[device.index]
         generator.graphsafe_set_state(generator.clone_state())  # a copy, that does not take itself for captured
         raise
