@@ -44,7 +44,7 @@ class Form:
 
     Args:
         name: of the method.
-        kind: of the engine: ``"eager"`` or ``"auto"``.
+        kind: of the engine: ``"eager"`` or ``"graphed"``.
         device: where.
         rows: samples a step.
         precision: ``"float32"`` or ``"bfloat16"``.
@@ -123,7 +123,7 @@ def _wait(device: torch.device) -> None:
 
 def measured(name: str, options: argparse.Namespace, device: str, precision: str) -> dict[str, Any]:
     """A method's row."""
-    forms = {kind: Form(name, kind, device, options.rows, precision) for kind in ("eager", "auto")}
+    forms = {kind: Form(name, kind, device, options.rows, precision) for kind in ("eager", "graphed")}
     began = time.perf_counter()
     for form in forms.values():
         form.milliseconds(WARM if device != "cpu" else 1)
@@ -132,15 +132,15 @@ def measured(name: str, options: argparse.Namespace, device: str, precision: str
     for _ in range(options.rounds):
         for kind, form in forms.items():
             found[kind].append(round(form.milliseconds(options.steps), 3))
-    written, graphs = (statistics.median(found[kind]) for kind in ("eager", "auto"))
+    written, graphs = (statistics.median(found[kind]) for kind in ("eager", "graphed"))
     return {
         "method": name,
         "written_ms": written,
         "graphs_ms": graphs,
         "ratio": round(written / graphs, 3),
         "written_all_ms": found["eager"],
-        "graphs_all_ms": found["auto"],
-        "replays": forms["auto"].replays,
+        "graphs_all_ms": found["graphed"],
+        "replays": forms["graphed"].replays,
         "warming_s": round(seconds, 1),
     }
 

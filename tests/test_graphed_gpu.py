@@ -32,7 +32,7 @@ def exact_float32() -> Iterator[None]:
 
 
 def engine_of(one: Training, precision: str = "float32") -> GraphedEngine:
-    made = make("auto", one.method, one.model, one.optimizer, None, rows=ROWS, steps=STEPS, precision=precision)
+    made = make("graphed", one.method, one.model, one.optimizer, None, rows=ROWS, steps=STEPS, precision=precision)
     assert isinstance(made, GraphedEngine)
     return made
 
@@ -182,7 +182,7 @@ def test_two_calls_before_the_backward_pass() -> None:
 
 
 def test_passes_in_another_order_and_in_between() -> None:
-    """Two networks and passes without a gradient share memory: none overwrites what another one still needs."""
+    """Two networks and passes without a gradient: none overwrites what another one still needs."""
     first, second = Calls(), Calls(nn.Sequential(nn.Flatten(), nn.Linear(768, 64), nn.ReLU(), nn.Linear(64, 4)))
     passes = Passes([first.network, second.network], Recorder(), first.told.append)
     first.passes = second.passes = passes
@@ -205,6 +205,31 @@ def test_passes_in_another_order_and_in_between() -> None:
         assert max(first.apart(), second.apart()) < 1e-4
     assert (first.replays, second.replays) == (8, 8)
     assert not first.told
+
+
+def deep() -> nn.Module:
+    layers = [layer for _ in range(4) for layer in (nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU())]
+    return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), *layers, nn.Flatten(), nn.Linear(4096, 4))
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=str)
+def test_networks_alike_in_any_order(order: tuple[int, int]) -> None:
+    """What the first is done with has the size of what the second needs until its backward pass."""
+    both = Calls(deep()), Calls(deep())
+    passes = Passes([one.network for one in both], Recorder(), both[0].told.append)
+    for one in both:
+        one.passes = passes
+        one.warm(images(0))
+    for number in range(3):
+        x = images(number)
+        with passes.in_use():
+            logits = [call(both[place].network, x, 8) for place in order]
+            for each in logits:
+                torch.autograd.backward(each.square().mean())
+        for one in both:
+            torch.autograd.backward(one.own(x).square().mean())
+        assert max(one.apart() for one in both) < 1e-4
+    assert [one.replays for one in both] == [4, 4]
 
 
 def test_two_backward_passes_of_one_call_and_one_too_late() -> None:

@@ -1,8 +1,9 @@
 """Engines: how a method's steps are computed.
 
 ``eager`` does them as the method has written them. ``auto`` does the same training faster where it can: on NVIDIA GPUs
-a step is a few compiled functions (:mod:`narl.bilevel.passes`), captured as one CUDA graph; of methods that do not say
-what their steps are, the networks' passes are captured (:mod:`narl.train.engine.graphed`).
+a step is a few compiled functions (:mod:`narl.bilevel.passes`), captured as one CUDA graph. ``graphed`` is ``auto``,
+but of methods that do not say what their steps are, the networks' passes are captured
+(:mod:`narl.train.engine.graphed`).
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def make(
     """The engine of that name.
 
     Args:
-        name: ``"auto"`` or ``"eager"``.
+        name: ``"auto"``, ``"eager"`` or ``"graphed"``.
         method: what a step is.
         model: that it trains.
         optimizer: the model's.
@@ -53,11 +54,11 @@ def make(
         processes: how many train together; several run eagerly.
     """
     kind = next(model.parameters()).device.type
-    if name == "auto" and kind == "cuda" and processes > 1:
+    if name != "eager" and kind == "cuda" and processes > 1:
         warnings.warn(f"{processes} processes train without CUDA graphs, for now", NarlWarning, stacklevel=2)
     if name == "eager" or kind != "cuda" or processes > 1:
         return Engine(method, type_of(precision))
-    if type(method).move is Method.move:
+    if name == "graphed" and type(method).move is Method.move:
         return GraphedEngine(method, model, type_of(precision))
     return CapturedEngine(
         method,

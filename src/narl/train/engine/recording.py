@@ -65,19 +65,14 @@ class Record(Protocol):
 
 @final
 class Recorder:
-    """Records passes as CUDA graphs, all in one part of the device's memory.
+    """Records passes as CUDA graphs, each with a part of the device's memory to itself.
 
-    What a pass leaves for somebody (logits, gradients, what its backward pass needs) has memory of its own as long as
-    the recording lives; what is done with after the pass, other passes use as well. So they can be repeated in any
-    order, and a backward pass more than once.
+    What graphs that share memory are done with after a pass, the next one to be recorded would take, also for what its
+    backward pass needs; repeated in another order than they were recorded in, they would overwrite it.
     """
 
-    def __init__(self) -> None:
-        self._pool: Any = None
-
     def forget(self) -> None:
-        """Begin with other memory; that of recordings that are gone is given back."""
-        self._pool = None
+        """Give back the memory of recordings that are gone."""
         torch.cuda.empty_cache()
 
     def __call__(self, network: nn.Module, x: Tensor, *, differentiated: bool) -> Recording:
@@ -89,35 +84,36 @@ class Recorder:
         room = torch.empty_like(x).copy_(x.detach())
         with fastest_convolutions(), _casting_anew(x.device.type), torch.set_grad_enabled(differentiated):
             _try(network, room, differentiated=differentiated)
-            self._pool = torch.cuda.graph_pool_handle() if self._pool is None else self._pool
-            with _mended(x.device, self._pool):
-                return self._record(network, room, differentiated=differentiated)
+            pool = torch.cuda.graph_pool_handle()
+            with _mended(x.device, pool):
+                return self._record(network, room, pool, differentiated=differentiated)
 
-    def _record(self, network: nn.Module, room: Tensor, *, differentiated: bool) -> Recording:
+    def _record(self, network: nn.Module, room: Tensor, pool: Any, *, differentiated: bool) -> Recording:
         forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         with _aliased(network, differentiated=differentiated, copied=False) as trained:
             # A graph reads where the tensors were: nothing else may ever be put there.
             kept = (*(weights.detach() for weights in network.parameters()), *network.buffers())
-            with self._capturing(forward):
+            with _capturing(forward, pool):
                 output = _output(network, room)
             if not differentiated:
                 return Recording(room, output, forward.replay, kept=kept)
             slope = torch.zeros_like(output)
-            with self._capturing(backward):
+            with _capturing(backward, pool):
                 gradients = _gradients(output, trained, slope)
         # With the output's graph stays what the forward pass has saved.
         return Recording(room, output.detach(), forward.replay, slope, gradients, backward.replay, (*kept, output))
 
-    @contextlib.contextmanager
-    def _capturing(self, graph: torch.cuda.CUDAGraph) -> Iterator[None]:
-        collects = gc.isenabled()
-        gc.disable()  # a graph of a training that is over, thrown away in the middle, would spoil this one
-        try:
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-                yield
-        finally:
-            if collects:
-                gc.enable()
+
+@contextlib.contextmanager
+def _capturing(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:
+    collects = gc.isenabled()
+    gc.disable()  # a graph of a training that is over, thrown away in the middle, would spoil this one
+    try:
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def places_of(network: nn.Module) -> list[tuple[dict[str, Any], str]]:

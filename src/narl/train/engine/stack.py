@@ -96,7 +96,7 @@ class Stack:
         """A place for a training; takes what :func:`narl.train.engine.make` takes."""
         if processes > 1:
             raise OptionError(f"{processes} processes cannot train as one stack: stack in one process")
-        captured = name == "auto" and next(model.parameters()).device.type == "cuda"
+        captured = name != "eager" and next(model.parameters()).device.type == "cuda"
         return Seat(
             self,
             method,

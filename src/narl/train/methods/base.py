@@ -159,8 +159,7 @@ class Method(ABC):
     ``name`` is how the method is called, ``fields`` names the values that its reports hold for every sample, and
     ``adjuster`` is the adjuster that it learns, None if it learns none. ``distributed`` says that several processes can
     train with it: the classifier moves by all of their gradients, and what it remembers of samples it tells the others.
-    ``unmoved`` says why an engine cannot do its steps, where a :meth:`move` of its own gives None; of a method that has
-    none, the networks' passes are captured (:mod:`narl.train.engine.graphed`). ``trusts`` says that samples that
+    ``unmoved`` says why an engine cannot do its steps, where :meth:`move` gives None. ``trusts`` says that samples that
     :attr:`Setting.trusted` names are trained on by cross entropy.
 
     A method may ask for more than batches, and is then trained by one process. ``views`` names augmentations, such as

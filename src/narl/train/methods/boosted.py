@@ -84,6 +84,8 @@ class Boosted(Method):
         ['q', 'suspicion']
     """
 
+    unmoved = "its steps train on several views and on guesses"
+
     def __init__(self, setting: Setting, parts: Parts, make: Callable[[Setting, Wrap], Plain]) -> None:
         self.parts = parts = parts.for_kind(setting.kind)
         self.setting, self._committee = setting, _committee(setting.model, parts)

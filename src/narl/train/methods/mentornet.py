@@ -94,6 +94,7 @@ class MentorNet(Method):
     """
 
     fields = ("weight",)
+    unmoved = "its curriculum is drawn and learned step by step"
 
     def __init__(
         self,

@@ -41,6 +41,8 @@ class Mixup(Method):
     Reference: Zhang, Cissé, Dauphin, Lopez-Paz. mixup: beyond empirical risk minimization. ICLR 2018.
     """
 
+    unmoved = "its steps mix samples"
+
     def __init__(self, setting: Setting, *, alpha: float = 1.0) -> None:
         if setting.weights is not None:
             raise OptionError("Mixup takes no weights of samples: choose another method, or no weights")

@@ -52,6 +52,7 @@ class PairMethod(Method):
     """
 
     averaged = False
+    unmoved = "its steps train two networks"
 
     def __init__(self, setting: Setting) -> None:
         model = setting.model
