@@ -194,7 +194,7 @@ def test_the_share_is_decided_once_and_kept(data: Path, tmp_path: Path) -> None:
     assert RunFolder.open(tmp_path / "whole").config["recipe"]["clean_share"] == 0.5
 
 
-@pytest.mark.parametrize("method", ["A-GCE", "CE", "Forward"])
+@pytest.mark.parametrize("method", ["A-GCE", "CE", "Forward", "A-GCE+", "T-SL+"])
 def test_batches_are_drawn_so_and_epochs_stay_as_long(data: Path, method: str) -> None:
     made = plan(asked(data, method=method, clean_share=0.6))
     loop = assemble(made)
@@ -207,11 +207,11 @@ def test_batches_are_drawn_so_and_epochs_stay_as_long(data: Path, method: str) -
 
 
 def test_methods_that_are_no_loss_of_each_sample(data: Path) -> None:
-    for method in ("DivideMix", "Co-teaching", "Mixup", "A-GCE+"):
+    for method in ("DivideMix", "Co-teaching", "Mixup"):
         made = plan(asked(data, method=method))
         assert made.recipe.clean_share is None
         assert made.trusted is None
-        with pytest.raises(OptionError, match="--clean-share is for methods that are a loss of each sample"):
+        with pytest.raises(OptionError, match="--clean-share is for losses of each sample and boosted ones"):
             plan(asked(data, method=method, clean_share=0.5))
 
 

@@ -17,7 +17,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from command_line import done, refused
-from methods_problem import BATCH, CLASSES, adjusters_of, assert_same, batches, built, interrupted, run, setting_of
+from methods_problem import (
+    BATCH,
+    CLASSES,
+    SAMPLES,
+    adjusters_of,
+    assert_same,
+    batches,
+    built,
+    interrupted,
+    run,
+    setting_of,
+)
 from narl import Adjuster, losses, margin
 from narl.adjuster.last_batch import LastBatch
 from narl.bilevel.refusals import Noted
@@ -37,11 +48,14 @@ from test_train_session import StopAt, files
 OFF: dict[str, Any] = {"mixup": 0, "consistency": 0, "balance": 0, "ema": 0}
 NOW: dict[str, Any] = {"boost_from": 0}
 TRUSTING: dict[str, Any] = {"suspicion": 0.0, "confidence": 0.0}  # guesses for all, whatever they are worth
+CHECKED = torch.arange(SAMPLES) % 3 == 0  # samples whose labels are known to be right, where some are
 
 
-def boosted(name: str, *, images: bool = True, double: bool = False, **options: Any) -> Boosted:
+def boosted(
+    name: str, *, images: bool = True, double: bool = False, trusted: Tensor | None = None, **options: Any
+) -> Boosted:
     """The method on the small problem; its rows count as images, so that there are strong views."""
-    setting = setting_of(name, options=options, kind="image" if images else "table")
+    setting = setting_of(name, options=options, kind="image" if images else "table", trusted=trusted)
     if double:
         model = setting.model.double()
         weights = [p for p in model.parameters() if p.requires_grad]
@@ -79,6 +93,7 @@ def prepared(method: Boosted, x: Tensor, y: Tensor, ids: Tensor) -> tuple[Any, T
     "options",
     [
         {"networks": 1},
+        {"networks": 1, "trusted": CHECKED},
         {"networks": 2},
         {"networks": 2, "ema": 0, "judge": "own"},
         {"networks": 1, "judge": "own", "ema": 0, "margin": "latest"},
@@ -111,8 +126,12 @@ def test_the_hypergradient_is_that_of_the_unrolled_step(loss: str, options: dict
 
 @pytest.mark.parametrize("kind", [None, "table"])
 @pytest.mark.parametrize("name", ["A-GCE", "A-SL", "T-JS", "T-GCE"])
-def test_with_every_part_off_it_is_the_plain_method(name: str, kind: str | None) -> None:
-    settings = setting_of(kind=kind), setting_of(f"{name}+", options=OFF, kind=kind)
+@pytest.mark.parametrize("trusted", [None, CHECKED], ids=["none checked", "some checked"])
+def test_with_every_part_off_it_is_the_plain_method(name: str, kind: str | None, trusted: Tensor | None) -> None:
+    settings = (
+        setting_of(kind=kind, trusted=trusted),
+        setting_of(f"{name}+", options=OFF, kind=kind, trusted=trusted),
+    )
     plain, with_plus = built(name, settings[0]), built(f"{name}+", settings[1], **OFF)
     for ours, theirs in zip(run(with_plus, batches(7)), run(plain, batches(7)), strict=True):
         values = {**vars(ours), "hyperparameters": {n: ours.hyperparameters[n] for n in plain.fields}}
@@ -138,7 +157,8 @@ def robust(adjuster: Adjuster, z: Tensor, label: Tensor, hyperparameters: dict[s
 
 @pytest.mark.parametrize("loss", ["GCE", "JS", "PolySoft", "SL"])
 @pytest.mark.parametrize("probabilities", [False, True])
-def test_the_objective_is_a_loop_over_rows(loss: str, probabilities: bool) -> None:
+@pytest.mark.parametrize("trusted", [None, CHECKED], ids=["none checked", "some checked"])
+def test_the_objective_is_a_loop_over_rows(loss: str, probabilities: bool, trusted: Tensor | None) -> None:
     options: dict[str, Any] = {
         "consistency": 0.7,
         "takeover": 0.6,
@@ -149,7 +169,7 @@ def test_the_objective_is_a_loop_over_rows(loss: str, probabilities: bool) -> No
         "unsure": "drop",
         "ramp": 1.0,
     }
-    method = boosted(f"T-{loss}+", **NOW, **options)
+    method = boosted(f"T-{loss}+", trusted=trusted, **NOW, **options)
     run_in = batches(4)
     for x, y, ids in run_in:
         method.step(views(x), y, ids)
@@ -176,6 +196,8 @@ def test_the_objective_is_a_loop_over_rows(loss: str, probabilities: bool) -> No
                     own = {name: h[sample : sample + 1] for name, h in given.items()}
                     value = (1 - 0.6 * guess.taken[sample]) * robust(adjuster, z, y[sample], own)
                     value = value + 0.7 * guess.weights[sample] * F.cross_entropy(z, guess.targets[sample])
+                    if trusted is not None and trusted[ids[sample]]:
+                        value = F.cross_entropy(z, y[sample])
                     per_sample.append(value.double())
                 values.append(per_sample)
             (first, second), (strong, _) = values
@@ -307,6 +329,17 @@ def test_doubts_go_by_averaged_margins_or_by_the_loss(memory: float) -> None:
         torch.testing.assert_close(
             by_loss(adjuster, logits, y, ids), LastBatch(losses.get("gce"), logits, y, adjuster(logits, y)).suspicion
         )
+
+
+@pytest.mark.parametrize("doubt", ["margin", "loss"])
+@pytest.mark.parametrize("boost_from", [0.0, 1.0])
+def test_labels_that_are_known_to_be_right_are_not_doubted(doubt: str, boost_from: float) -> None:
+    method = boosted("A-GCE+", trusted=CHECKED, doubt=doubt, boost_from=boost_from, networks=2)
+    for x, y, ids in batches(3):
+        suspicion = method.step(views(x), y, ids).hyperparameters["suspicion"]
+        assert (suspicion[CHECKED[ids]] == 0).all()
+        assert (suspicion[~CHECKED[ids]] > 0).all()
+    assert "trusted" not in str(method.state_dict()["doubts"].keys()), "that is the data's"
 
 
 def test_the_average_guesses_and_follows() -> None:

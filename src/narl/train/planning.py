@@ -184,11 +184,11 @@ def plan(settings: Settings, recipe: Recipe | None = None) -> Plan:
 def _with_share(plan: Plan, method: methods.Method) -> Plan:
     """The plan with the share of every batch that clean samples have, and a note about it."""
     sets, settings = plan.sets, plan.settings
-    if not method.trusts or method.asks_more:
+    if not method.trusts or method.chooses_rows:
         if settings.clean_share is None:
             return plan
         raise OptionError(
-            f"--clean-share is for methods that are a loss of each sample, {method.name} is not: leave it out"
+            f"--clean-share is for losses of each sample and boosted ones, {method.name} is neither: leave it out"
         )
     given = len(sets.unchecked)
     checked = len(sets.train) - given

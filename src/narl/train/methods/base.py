@@ -230,6 +230,11 @@ class Method(ABC):
         own = type(self)
         return bool(self.views) or own.begin_epoch is not Method.begin_epoch or own.rows is not Method.rows
 
+    @property
+    def chooses_rows(self) -> bool:
+        """Whether it says itself which samples are in a batch."""
+        return type(self).rows is not Method.rows
+
     def move(self) -> Move | None:
         """What :meth:`step` would do now, for an engine that does it instead; None if that cannot be said."""
         return None

@@ -85,6 +85,7 @@ class Boosted(Method):
     """
 
     unmoved = "its steps train on several views and on guesses"
+    trusts = True
 
     def __init__(self, setting: Setting, parts: Parts, make: Callable[[Setting, Wrap], Plain]) -> None:
         self.parts = parts = parts.for_kind(setting.kind)
@@ -129,7 +130,8 @@ class Boosted(Method):
         given = parts.prior == "given" or (parts.prior is None and float(counts.max() / counts.min()) > _UNEVEN)
         prior = counts / counts.sum() if given else torch.full_like(counts, 1 / len(counts))
         prior = prior.to(self.setting.device, next(self.setting.model.parameters()).dtype)
-        doubts = Doubts(parts.doubt, self.setting.num_samples, parts.memory).to(self.setting.device)
+        doubts = Doubts(parts.doubt, self.setting.num_samples, parts.memory, self.setting.trusted)
+        doubts = doubts.to(self.setting.device)
         self._objective = BoostedLoss(serving, learned, weights, prior, doubts, by_guess=parts.judge == "guess")
         return self._objective
 

@@ -18,6 +18,7 @@ from narl.checks import at_least_float32
 from narl.train.methods.guesses import Doubts, Guess
 from narl.train.methods.mixing import mixed, one_hot
 from narl.train.methods.pair import mean_prediction
+from narl.train.methods.trusted import with_trusted
 
 SUSPICION = "suspicion"
 """The field that says how strongly each sample is held for mislabelled."""
@@ -88,14 +89,15 @@ class BoostedLoss(nn.Module):
     .. math:: \frac1N \sum_i \Big[ \lambda M_i(z_i) + (1 - \lambda) M_{\pi(i)}(z_i) \Big]
               + v\, \frac1N \sum_i M_i(z_i^{\text{strong}}) + b\, \mathrm{KL}(\rho \Vert \bar p)
 
-    with the mean prediction :math:`\bar p` over all rows. Those of several networks are added.
+    with the mean prediction :math:`\bar p` over all rows. Those of several networks are added. Of a sample whose label
+    is known to be right, M is the cross entropy of its label.
 
     Args:
         serving: gives the adjuster that is at work.
         learned: the adjuster, where it is learned; None where it stays as it is.
         weights: u, h, v and b.
         prior: :math:`\rho`, ``(c,)``.
-        doubts: what says how strongly each label is doubted.
+        doubts: what says how strongly each label is doubted, and which are known to be right.
         by_guess: whether the adjuster sees the margins of the one who guesses; else those of each row itself, of
             mixtures by their mixed targets.
 
@@ -151,15 +153,18 @@ class BoostedLoss(nn.Module):
         """
         shown, adjuster = self._shown(), self.serving
         if not shown.boosted and len(shown.guesses) == 1:
-            return adjuster.loss(logits, targets, ids)
+            values = adjuster.loss(logits, targets, ids)
+            return values if ids is None else with_trusted(values, logits, targets, ids, self.doubts.trusted)
         parts = at_least_float32(logits).chunk(len(shown.guesses))
         losses = [
-            self._of_network(part, shown, mixture, guess)
-            if shown.boosted
-            else adjuster.loss(part, shown.y, shown.ids).mean()
+            self._of_network(part, shown, mixture, guess) if shown.boosted else self._plain(part, shown)
             for part, mixture, guess in zip(parts, shown.mixtures, shown.guesses, strict=True)
         ]
         return torch.stack(losses).sum()
+
+    def _plain(self, z: Tensor, shown: Shown) -> Tensor:
+        values = self.serving.loss(z, shown.y, shown.ids)
+        return with_trusted(values, z, shown.y, shown.ids, self.doubts.trusted).mean()
 
     def _of_network(self, z: Tensor, shown: Shown, mixture: Mixture | None, guess: Guess | None) -> Tensor:
         count = len(shown.y)
@@ -186,17 +191,20 @@ class BoostedLoss(nn.Module):
         own = given
         if own is None:
             own = self.serving(z, shown.y if mixture is None else self._mixed_targets(z, shown, mixture), shown.ids)
-        values = self._samples(z, shown.y, own, guess)
+        values = self._samples(z, shown.y, shown.ids, own, guess)
         if mixture is None:
             return values
         order, share = mixture.partners, mixture.share
         other = own if given is None else {name: value[order] for name, value in given.items()}
         told = None if guess is None else guess.of(order)
-        return share * values + (1 - share) * self._samples(z, shown.y[order], other, told)
+        return share * values + (1 - share) * self._samples(z, shown.y[order], shown.ids[order], other, told)
 
-    def _samples(self, z: Tensor, y: Tensor, hyperparameters: dict[str, Tensor], guess: Guess | None) -> Tensor:
+    def _samples(
+        self, z: Tensor, y: Tensor, ids: Tensor, hyperparameters: dict[str, Tensor], guess: Guess | None
+    ) -> Tensor:
         """M, ``(N,)``."""
         values = self.serving.robust_loss(z, y, **hyperparameters)
+        values = with_trusted(values, z, y, ids, self.doubts.trusted)
         if guess is None or not self._weights.consistency:
             return values
         told = -(guess.targets * z.log_softmax(dim=1)).sum(dim=1)

@@ -96,6 +96,8 @@ class Doubts(nn.Module):
         kind: ``"margin"`` or ``"loss"``.
         num_samples: whose margins are remembered.
         memory: weight of the past in a margin's average; 0: the latest margin alone.
+        trusted: whether each sample's label is known to be right, and so not doubted, ``(num_samples,)``; None: of none
+            it is.
 
     Example:
         >>> doubts, ids = Doubts("margin", 2), torch.tensor([0])
@@ -104,9 +106,12 @@ class Doubts(nn.Module):
         tensor([0.8808])
     """
 
-    def __init__(self, kind: str, num_samples: int, memory: float = 0.9) -> None:
+    trusted: Tensor | None
+
+    def __init__(self, kind: str, num_samples: int, memory: float = 0.9, trusted: Tensor | None = None) -> None:
         super().__init__()
         self._kind = kind
+        self.register_buffer("trusted", trusted, persistent=False)
         self.running = RunningMargin(memory)
         self.running.reserve(num_samples)
 
@@ -121,8 +126,10 @@ class Doubts(nn.Module):
             ids: the samples' positions, ``(N,)``.
         """
         if self._kind == "loss":
-            return moved_away(adjuster.robust_loss, logits, y, adjuster(logits, y, ids))
-        return torch.sigmoid(-self.running.blend(margin(logits, y), ids))
+            found = moved_away(adjuster.robust_loss, logits, y, adjuster(logits, y, ids))
+        else:
+            found = torch.sigmoid(-self.running.blend(margin(logits, y), ids))
+        return found if self.trusted is None else found.masked_fill(self.trusted[ids], 0.0)
 
     @torch.no_grad()
     def remember(self, logits: Tensor, y: Tensor, ids: Tensor) -> None:
