@@ -205,7 +205,11 @@ BLOCKS: dict[str, dict[str, Callable[[], list[Table]]]] = {
         "forward-matrix": forward_matrix.tables,
     },
     "audit.md": {"audit": audit_tables},
-    "boost.md": {"boost": boost_tables, "boost-tables": functools.partial(study_tables, "boost-tables")},
+    "boost.md": {
+        "boost": boost_tables,
+        "boost-tables": functools.partial(study_tables, "boost-tables"),
+        "boost-checked": functools.partial(study_tables, "boost-checked"),
+    },
     "review.md": {"review": review_tables, "clean-share": clean_share.tables},
 }
 
