@@ -64,6 +64,9 @@ def main() -> None:
         found = wanted(part, given.plan.parent, place)
         todo = lacking(found, place)
         chosen_by = {one: table for cell, table in todo.items() for one in tuning.candidates(cell, table)}
+        for cell, table in chosen_by.items():
+            for _, change in grid.sort([cell], table, place).stale:
+                print(f"{cell.result(place.results)} is stale ({change}): remove it")
         todo = {**lacking(chosen_by, place), **({} if given.short_only else todo)}
         cells, missing = {**cells, **found}, {**missing, **todo}
         print(f"{part['table']}: {len(found)} cells, {len(todo)} missing", flush=True)

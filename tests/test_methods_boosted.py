@@ -342,6 +342,12 @@ def test_labels_that_are_known_to_be_right_are_not_doubted(doubt: str, boost_fro
     assert "trusted" not in str(method.state_dict()["doubts"].keys()), "that is the data's"
 
 
+def test_a_label_that_is_known_to_be_right_keeps_its_weight_whatever_the_options() -> None:
+    logits, doubts = torch.randn(3, CLASSES), torch.tensor([0.0, 0.2, 0.9])
+    found = guessed(logits, doubts, temperature=0.5, confidence=0.0, suspicion=0.0, certain=True, unsure="drop")
+    assert found.weights.tolist() == found.taken.tolist() == [0.0, 1.0, 1.0]
+
+
 def test_the_average_guesses_and_follows() -> None:
     method = boosted("T-GCE+", **NOW, ema=0.5)
     committee = method.setting.model

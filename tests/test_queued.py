@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 from narl.bench import runs
+from narl.bench.cells import Cell
 from narl.bench.grid import Sorted
+from narl.bench.protocol import Protocol
 from narl.bench.work import Place
 from narl.errors import NarlError
 
@@ -61,6 +63,25 @@ def test_parts_follow_each_other_and_are_trained_once(
     capsys.readouterr()
     queued.main()
     assert capsys.readouterr().out.splitlines() == ["rings.json: 1 cells, 0 missing", "rings.json: 2 cells, 0 missing"]
+
+
+def test_tuned_cells_come_after_what_they_are_chosen_by(
+    queued: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rings.json").write_text(json.dumps({**TABLE, "methods": ["GCE"], "tuning": {"epochs": 1}}))
+    (tmp_path / "plan.json").write_text(json.dumps([{"table": "rings.json", "tune": True}]))
+    monkeypatch.chdir(tmp_path)
+    asked: list[list[str]] = []
+    monkeypatch.setattr(
+        queued.grid, "train", lambda cells, *_, **__: asked.append([one.label for one in cells]) or True
+    )
+    command = ["queued.py", "plan.json", "--data", "rings=rings.npz"]
+    for more in (["--short-only"], []):
+        monkeypatch.setattr("sys.argv", [*command, *more])
+        queued.main()
+    short = [f"GCE, q = {q}, to choose by" for q in (0.1, 0.3, 0.5, 0.7, 0.9)]
+    assert asked == [short, [*short, "GCE, tuned"]]
+    assert capsys.readouterr().out.splitlines() == ["rings.json: 1 cells, 5 missing", "rings.json: 1 cells, 6 missing"]
 
 
 @pytest.mark.parametrize("plan", sorted((BENCHMARKS / "plans").glob("*.json")), ids=lambda path: path.stem)

@@ -27,18 +27,22 @@ def asked_of(cell: Cell, protocol: Protocol) -> dict[str, Any]:
         asked["also_test"] = list(protocol.also)
     if protocol.shared:
         asked["tasks"] = sorted(task.slug for task in protocol.tasks)  # all of them teach the adjuster
+    if cell.tune:
+        asked["candidates"] = candidate_values(cell, protocol)
     if cell.tune and protocol.tuning is not None:
         asked |= {f"tuning_{name}": value for name, value in asdict(protocol.tuning).items()}
-        asked["candidates"] = candidate_values(cell, protocol)
     plain: dict[str, Any] = json.loads(json.dumps({**asdict(schedule), **asked}))
     return plain
 
 
 def candidate_values(cell: Cell, protocol: Protocol) -> list[dict[str, Any]]:
-    """What a tuned cell's hyperparameters are chosen from: narl's grid, and what the loss's paper has for such data."""
+    """What a tuned cell's hyperparameters are chosen from: narl's grid.
+
+    Where that is done by short trainings, what the loss's paper has for such data is among them.
+    """
     method = methods.get(cell.method)
     grid = [dict(values) for values in method.grid()]
-    if protocol.own is not None or not grid:
+    if protocol.own is not None or protocol.tuning is None or not grid:
         return grid
     usual = method.checked(hyperparameters(cell.method, cell.task, protocol.short.epochs))
     published = {name: usual[name] for name in grid[0]}
@@ -62,6 +66,7 @@ def difference(run: Run, protocol: Protocol) -> str | None:
         return f"narl has no {run.cell.method} any more"
     before, now = _flat(run.asked), _flat(asked)
     new = asked["defaults"].keys() - before.keys() - asked["options"].keys() - asked["training"].keys()
+    new |= {"candidates"} - before.keys()  # which earlier results do not tell
     for name in [name for name in {**before, **now} if name not in new] if before else ():
         if before.get(name) != now.get(name):
             return f"{name} was {before.get(name)}, is {now.get(name)} now"

@@ -61,8 +61,8 @@ class Cell:
     Args:
         task: what it learns from.
         model: name of the classifier.
-        schedule: ``"paper"``, ``"short"``: half as long, a table of one's own, or ``"tuning"``: see
-            :mod:`narl.bench.tuning`.
+        schedule: ``"paper"``, ``"short"``: half as long, or a table of one's own; ``"tuning"``, or that table with
+            ``"-tuning"`` behind its name: see :mod:`narl.bench.tuning`.
         method: as people write it: ``"A-GCE"``.
         seed: of noise, clean set, weights and batches.
         options: of the method, name and value, where they are not the default.
@@ -121,7 +121,7 @@ class Cell:
             number, count = self.fold
             said.append(f"fold {number} of {count}" if number else f"{count} folds")
         said += [f"{self.review[1]} reviewed ({self.review[0]})"] if self.review is not None else []
-        said += ["to choose by"] if self.schedule == TUNING else []
+        said += ["to choose by"] if self.schedule.endswith(TUNING) else []
         return ", ".join([self.method, *said])
 
     def result(self, results: Path) -> Path:

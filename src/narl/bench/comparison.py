@@ -55,7 +55,7 @@ def rows(
         return [row for part in asked for row in rows(part, all_runs, schedule, variants=variants)]
     (protocol,) = parts
     if schedule is not None:
-        protocol.schedule(schedule, protocol.tasks[0].dataset)
+        protocol.check_schedule(schedule)
     own = [run for run in runs if belongs(run, protocol) and difference(run, protocol) is None]
     found = []
     for dataset in dict.fromkeys(task.dataset for task in protocol.tasks):

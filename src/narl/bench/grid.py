@@ -178,7 +178,7 @@ class _Workers:
                     self._begin(*begun)
                 if not self._busy:
                     failed += self._give_up()
-                    break
+                    continue
                 time.sleep(_LOOK)
                 failed += sum(not self._look(slot) for slot in list(self._busy))
             self._dismiss(self._idle)
@@ -204,22 +204,24 @@ class _Workers:
 
     def _is_ready(self, job: tuple[Cell, ...]) -> bool:
         """Whether all is there that its cells are chosen by."""
-        return all(tuning.ready(cell, self._cells[cell], self._place.results) for cell in job)
+        return all(self._lacking(cell) is None for cell in job)
+
+    def _lacking(self, cell: Cell) -> str | None:
+        return tuning.lacking(cell, self._cells[cell], self._place.results)
 
     def _taken(self, job: tuple[Cell, ...]) -> tuple[Cell, ...]:
         self._waiting.remove(job)
         return job
 
     def _give_up(self) -> int:
-        """How many cells were left because what they are chosen by has no result, and never will."""
-        left = [cell for job in self._waiting for cell in job]
-        self._waiting.clear()
-        for cell in left:
+        """How many cells are left because what they are chosen by has no result, and never will; others go on alone."""
+        reasons = {cell: self._lacking(cell) for job in self._waiting for cell in job}
+        self._waiting = [(cell,) for cell, reason in reasons.items() if reason is None]
+        lost = {cell: reason for cell, reason in reasons.items() if reason is not None}
+        for cell, reason in lost.items():
             self._watcher.began(cell)
-            self._watcher.failed(
-                cell, "not all of the short trainings that it is chosen by have a result", self._place.work
-            )
-        return len(left)
+            self._watcher.failed(cell, reason, self._place.work)
+        return len(lost)
 
     def _begin(self, slot: int, cells: tuple[Cell, ...], tries: int = 1) -> None:
         log = self._place.work / f"{cells[0].slug}.log"

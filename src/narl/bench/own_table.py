@@ -72,7 +72,10 @@ def _protocol(given: Mapping[str, Any], name: str) -> Protocol:
     own = _schedule(given, training)
     tuning = None
     if "tuning" in given:
-        tuning = _schedule(_object(given["tuning"], "tuning", ("epochs",), ("milestones",)), training)
+        short = _object(given["tuning"], "tuning", ("epochs",), ("milestones",))
+        if short.get("milestones") and not own.milestones:
+            raise ConfigError("tuning has milestones, and the table has none: give both some, or none")
+        tuning = _schedule(short, training)
     return Protocol(
         name=_name(given.get("name", name)),
         title=_text(given.get("title", name), "title"),
@@ -97,14 +100,18 @@ def _schedule(given: Mapping[str, Any], training: Mapping[str, Any]) -> Schedule
     Settings(data="", epochs=epochs, milestones=tuple(falls), **training)  # refuses what makes no sense
     if falls and falls[-1] >= epochs:
         raise ConfigError(f"the learning rate cannot fall after epoch {falls[-1]} of {epochs}")
+    if training.get("warmup", 0) >= epochs:
+        raise ConfigError(f"a warmup of {training['warmup']} epochs is no beginning of {epochs}: give fewer")
     return Schedule(epochs, tuple(falls))
 
 
 def _name(given: Any) -> str:
     """Results are kept under the table's name: it must be no other table's."""
     name = _text(given, "name")
-    if name.lower() in (*SCHEDULES, TUNING, *PROTOCOLS, *BUNDLES):
+    if name.lower() in (*SCHEDULES, *PROTOCOLS, *BUNDLES):
         raise ConfigError(f"name = {name!r} is taken by the paper's tables: give another one")
+    if name.lower().endswith(TUNING):
+        raise ConfigError(f"name = {name!r} is what narl calls trainings that values are chosen by: give another one")
     return name
 
 

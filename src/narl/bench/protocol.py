@@ -118,16 +118,31 @@ class Protocol:
             >>> get("table1").schedule("paper", "CIFAR-100")
             Schedule(epochs=150, milestones=(80, 120))
         """
-        if name == TUNING and self.tuning is not None:
+        if name == self.tuning_name and self.tuning is not None:
             return self.tuning
-        if name not in self.schedule_names:
-            raise UnknownNameError(f"{self.name} has no schedule {name!r}: {nearest(name, self.schedule_names)}")
+        self.check_schedule(name)
         if self.own is not None:
             return self.own
         if name == "short":
             falls = self.training.get("schedule") == "step" and method not in self.lengths
             return Schedule(self.lengths.get(method, self.short.epochs), self.short.milestones if falls else ())
         return self.schedules[dataset]
+
+    @property
+    def tuning_name(self) -> str:
+        """What the schedule is called that hyperparameters are chosen by; tables of one's own share it with no other.
+
+        Example:
+            >>> from narl.bench.protocols import get
+            >>> get("cifar10n").tuning_name
+            'tuning'
+        """
+        return TUNING if self.own is None else f"{self.name}-{TUNING}"
+
+    def check_schedule(self, name: str) -> None:
+        """Refuse a schedule that cells of the table cannot be asked for with."""
+        if name not in self.schedule_names:
+            raise UnknownNameError(f"{self.name} has no schedule {name!r}: {nearest(name, self.schedule_names)}")
 
     def cells(
         self,
@@ -154,8 +169,7 @@ class Protocol:
         """
         wanted = [_named(name, self.methods, "method") for name in methods] or list(self.methods)
         chosen = schedule or self.schedule_names[0]
-        for task in self.tasks:
-            self.schedule(chosen, task.dataset)
+        self.check_schedule(chosen)
         return [
             Cell(task, self.model, chosen, method, seed, tune=tune and _tunable(method))
             for seed in seeds

@@ -14,12 +14,12 @@ from typing import Any
 
 from narl.bench import runs
 from narl.bench.asked import asked_of, candidate_values, difference
-from narl.bench.cells import TUNING, Cell
+from narl.bench.cells import Cell
 from narl.bench.protocol import Protocol
 from narl.bench.runs import Run
 from narl.errors import OptionError
 
-_LAST = 2  # epochs whose mean counts: the learning rate is at its least in them
+_LAST = 2  # epochs whose mean counts
 
 
 def is_apart(cell: Cell, protocol: Protocol) -> bool:
@@ -40,30 +40,49 @@ def candidates(cell: Cell, protocol: Protocol) -> list[Cell]:
     """
     if not is_apart(cell, protocol):
         return []
+    if not protocol.clean or protocol.training.get("train_on_clean"):
+        raise OptionError(
+            f"--tune needs clean samples to validate on that are not trained on, and {protocol.name} has none: say how "
+            'many are taken out, such as "clean": 100, and leave out train_on_clean'
+        )
     values, given = candidate_values(cell, protocol), dict(cell.options)
     if twice := given.keys() & values[0].keys():
         raise OptionError(f"--tune chooses {', '.join(sorted(twice))}, which is also given: leave one of the two out")
-    return [replace(cell, schedule=TUNING, tune=False, options=tuple({**given, **one}.items())) for one in values]
+    schedule = protocol.tuning_name
+    return [replace(cell, schedule=schedule, tune=False, options=tuple({**given, **one}.items())) for one in values]
 
 
-def ready(cell: Cell, protocol: Protocol, results: Path) -> bool:
-    """Whether all that a cell is chosen by has been trained; so for every cell that needs nothing."""
-    return not is_apart(cell, protocol) or scores(cell, protocol, results) is not None
+def lacking(cell: Cell, protocol: Protocol, results: Path) -> str | None:
+    """Why a cell cannot be chosen yet, by the first candidate that does not count; None: it can, or need not be."""
+    for one in candidates(cell, protocol):
+        path = one.result(results)
+        if not path.exists():
+            return f"it is chosen by short trainings, of which {one.slug} has no result"
+        change = difference(runs.read_file(path), protocol)
+        if change is not None:
+            return (
+                f"it is chosen by short trainings, and the table has changed since {path} ({change}): remove that file"
+            )
+    return None
 
 
-def scores(cell: Cell, protocol: Protocol, results: Path) -> list[dict[str, Any]] | None:
-    """``options``, ``clean_accuracy`` and ``clean_loss`` of every candidate; None: one has no result that counts.
+def scores(cell: Cell, protocol: Protocol, results: Path) -> list[dict[str, Any]]:
+    """``options``, ``clean_accuracy`` and ``clean_loss`` of every candidate; none where the cell has no need of them.
 
     The score is the mean over the last two epochs on the clean samples; the test set is not looked at.
+
+    Raises:
+        OptionError: one has no result that counts.
     """
+    reason = lacking(cell, protocol, results)
+    if reason is not None:
+        raise OptionError(f"{cell.slug} cannot be trained: {reason}")
     found = []
-    for one, values in zip(candidates(cell, protocol), candidate_values(cell, protocol), strict=True):
-        path = one.result(results)
-        run = runs.read_file(path) if path.exists() else None
-        if run is None or difference(run, protocol) is not None:
-            return None
-        means = {f"clean_{name}": _mean(run.curves[f"heldout_{name}"]) for name in ("accuracy", "loss")}
-        found.append({"options": values, **means})
+    for one in candidates(cell, protocol):
+        curves = runs.read_file(one.result(results)).curves
+        means = {f"clean_{name}": _mean(curves[f"heldout_{name}"]) for name in ("accuracy", "loss")}
+        given = dict(cell.options)
+        found.append({"options": {name: value for name, value in one.options if name not in given}, **means})
     return found
 
 

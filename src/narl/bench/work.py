@@ -226,7 +226,7 @@ def training(
         return runs.read_file(written)
     folder = place.work / cell.slug
     import_modules(protocol.modules)  # here: a job on a cluster begins with nothing imported, too
-    scores = _scores(cell, protocol, place)
+    scores = tuning.scores(cell, protocol, place.results)
     if scores and (run := tuning.trained_already(cell, protocol, place.results, scores)) is not None:
         run.write(place.results)
         return run
@@ -256,20 +256,6 @@ def training(
         shutil.rmtree(folder)
         (place.work / f"{cell.slug}-labels.txt").unlink(missing_ok=True)  # else whoever audits the run needs them
     return run
-
-
-def _scores(cell: Cell, protocol: Protocol, place: Place) -> list[dict[str, Any]]:
-    """Of the short trainings that a cell's hyperparameters are chosen by; empty: it has none."""
-    if not tuning.is_apart(cell, protocol):
-        return []
-    found = tuning.scores(cell, protocol, place.results)
-    if found is None:
-        first = tuning.candidates(cell, protocol)[0].result(place.results)
-        raise OptionError(
-            f"{cell.slug} is chosen by short trainings, and not all of them have a result, such as {first}: train them "
-            "first, with narl bench run --tune"
-        )
-    return found
 
 
 def _check_unchanged(folder: Path, made: Plan) -> None:

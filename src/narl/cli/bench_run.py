@@ -188,10 +188,7 @@ def run(
     if slurm:
         gpus = 0 if device == "cpu" else 1
         asked = {"at_once": at_once or _JOBS, "hours": hours, "partition": partition, "gpus": gpus, "cpus": cpus}
-        for last in (False, True):  # jobs do not wait for each other: what is chosen by others comes after all of them
-            wave = {cell: table for cell, table in missing.items() if tuning.is_apart(cell, table) == last}
-            if wave:
-                _submit(wave, place, {**asked, "memory_gb": memory})
+        _submit(missing, place, {**asked, "memory_gb": memory})
     else:
         train(missing, place, at_once, stack)
 
@@ -232,7 +229,8 @@ def check(place: Place) -> None:
 
 def lines_about(found: list[Sorted], results: Path) -> list[str]:
     """What there is to do, and what not."""
-    done, missing = [cell for one in found for cell in one.done], [cell for one in found for cell in one.missing]
+    done = list(dict.fromkeys(cell for one in found for cell in one.done))  # tables may have cells in common
+    missing = list(dict.fromkeys(cell for one in found for cell in one.missing))
     impossible = [pair for one in found for pair in one.impossible]
     stale = [pair for one in found for pair in one.stale]
     count = len(done) + len(missing) + len(impossible) + len(stale)
@@ -265,14 +263,25 @@ def train(cells: Mapping[Cell, Protocol], place: Place, at_once: int | None, sta
 
 
 def _submit(cells: Mapping[Cell, Protocol], place: Place, asked: dict[str, Any]) -> None:
+    """Give cells to the cluster; those that are chosen by others, whose jobs would not wait, after these."""
     import sys
 
-    from narl.bench import slurm
+    from narl.bench import slurm, tuning
     from narl.cli.grid_progress import GridProgress
 
-    submitted = slurm.submit(cells, place, folder=place.work / "slurm", **asked)
-    with GridProgress(cells) as progress:
-        standing = slurm.watch(submitted, place, progress)
-    print(f"narl: {standing}", file=sys.stderr)
-    if standing.failed:
+    left, failed = dict(cells), False
+    while wave := {c: table for c, table in left.items() if tuning.lacking(c, table, place.results) is None}:
+        submitted = slurm.submit(wave, place, folder=place.work / "slurm", **asked)
+        with GridProgress(wave) as progress:
+            standing = slurm.watch(submitted, place, progress)
+        print(f"narl: {standing}", file=sys.stderr)
+        failed |= bool(standing.failed)
+        left = {cell: table for cell, table in left.items() if cell not in wave}
+        if standing.waiting:  # somebody stopped looking
+            break
+    else:
+        for cell, table in left.items():
+            print(f"narl: {cell.slug} fails: {tuning.lacking(cell, table, place.results)}", file=sys.stderr)
+            failed = True
+    if failed:
         raise typer.Exit(_FAILED)

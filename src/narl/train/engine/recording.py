@@ -82,7 +82,12 @@ class Recorder:
         if any(buffer.requires_grad for buffer in network.buffers()):
             raise OptionError("its buffers have gradients")
         room = torch.empty_like(x).copy_(x.detach())
-        with fastest_convolutions(), _casting_anew(x.device.type), torch.set_grad_enabled(differentiated):
+        with (
+            torch.cuda.device(x.device),
+            fastest_convolutions(),
+            _casting_anew(x.device.type),
+            torch.set_grad_enabled(differentiated),
+        ):
             _try(network, room, differentiated=differentiated)
             pool = torch.cuda.graph_pool_handle()
             with _mended(x.device, pool):

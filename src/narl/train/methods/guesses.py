@@ -50,7 +50,8 @@ def guessed(
     r"""What someone's logits say of a batch: sharpened guesses for samples whose labels are doubted.
 
     With the suspicion s and the probabilities p, a guess weighs
-    :math:`c = s \cdot [s \ge s_0] \cdot [\max p \ge p_0]`, and as much is taken from the label.
+    :math:`c = s \cdot [s \ge s_0] \cdot [\max p \ge p_0]`, and as much is taken from the label. One that is not doubted
+    at all (s = 0) keeps its weight whatever the options are.
 
     Args:
         logits: of the one who guesses, ``(N, c)``.
@@ -72,7 +73,8 @@ def guessed(
         tensor([0.0000, 0.9000, 0.0000])
     """
     probabilities = logits.detach().softmax(dim=1)
-    doubted = torch.where(doubts >= suspicion, torch.ones_like(doubts) if certain else doubts, 0.0)
+    is_doubted = (doubts >= suspicion) & (doubts > 0)
+    doubted = torch.where(is_doubted, torch.ones_like(doubts) if certain else doubts, 0.0)
     weights = torch.where(probabilities.amax(dim=1) >= confidence, doubted, 0.0)
     taken = doubted if unsure == "drop" else weights
     weights = weights if ramp == 1 else ramp * weights
