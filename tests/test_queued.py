@@ -72,9 +72,12 @@ def test_tuned_cells_come_after_what_they_are_chosen_by(
     (tmp_path / "plan.json").write_text(json.dumps([{"table": "rings.json", "tune": True}]))
     monkeypatch.chdir(tmp_path)
     asked: list[list[str]] = []
-    monkeypatch.setattr(
-        queued.grid, "train", lambda cells, *_, **__: asked.append([one.label for one in cells]) or True
-    )
+
+    def train(cells: dict[Cell, Protocol], *_: object, **__: object) -> bool:
+        asked.append([one.label for one in cells])
+        return True
+
+    monkeypatch.setattr(queued.grid, "train", train)
     command = ["queued.py", "plan.json", "--data", "rings=rings.npz"]
     for more in (["--short-only"], []):
         monkeypatch.setattr("sys.argv", [*command, *more])
