@@ -128,7 +128,8 @@ class Settings:
                 raise OptionError(f"{_flag(name)} = {getattr(self, name)} is too large: give at most {largest:,}")
         for name, most in {"learning_rate": 1e6, "weight_decay": 1e6, "momentum": 1.0, "warmup": 1e6}.items():
             value = getattr(self, name)
-            if value is not None and not (isinstance(value, (int, float)) and 0 <= value <= most):
+            is_open = value is None and name != "warmup"  # which nobody decides later
+            if not is_open and not (isinstance(value, (int, float)) and 0 <= value <= most):
                 raise OptionError(f"{_flag(name)} = {value!r} makes no sense: give a number from 0 to {most:g}")
         for name in ("data", "layout", "clean", "test", "overlap", "device", "engine", "precision"):
             if not isinstance(getattr(self, name), str):
