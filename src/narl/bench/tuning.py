@@ -18,6 +18,7 @@ from narl.bench.cells import Cell
 from narl.bench.protocol import Protocol
 from narl.bench.runs import Run
 from narl.errors import OptionError
+from narl.train.tuning import best
 
 _LAST = 2  # epochs whose mean counts
 
@@ -77,25 +78,12 @@ def scores(cell: Cell, protocol: Protocol, results: Path) -> list[dict[str, Any]
     reason = lacking(cell, protocol, results)
     if reason is not None:
         raise OptionError(f"{cell.slug} cannot be trained: {reason}")
-    found = []
+    found, given = [], dict(cell.options)
     for one in candidates(cell, protocol):
         curves = runs.read_file(one.result(results)).curves
         means = {f"clean_{name}": _mean(curves[f"heldout_{name}"]) for name in ("accuracy", "loss")}
-        given = dict(cell.options)
         found.append({"options": {name: value for name, value in one.options if name not in given}, **means})
     return found
-
-
-def chosen(found: list[dict[str, Any]]) -> dict[str, Any]:
-    """The values with the highest accuracy, and between equals the least cross entropy.
-
-    Example:
-        >>> even = {"options": {"q": 0.1}, "clean_accuracy": 0.8, "clean_loss": 0.7}
-        >>> chosen([even, {"options": {"q": 0.3}, "clean_accuracy": 0.8, "clean_loss": 0.6}])
-        {'q': 0.3}
-    """
-    best = max(found, key=lambda row: (row["clean_accuracy"], -row["clean_loss"]))
-    return dict(best["options"])
 
 
 def trained_already(cell: Cell, protocol: Protocol, results: Path, found: list[dict[str, Any]]) -> Run | None:
@@ -111,7 +99,7 @@ def trained_already(cell: Cell, protocol: Protocol, results: Path, found: list[d
     run = runs.read_file(path) if path.exists() else None
     if run is None or difference(run, protocol) is not None:
         return None
-    values = chosen(found)
+    values = best(found)
     if {name: run.settings["options"].get(name) for name in values} != values:
         return None
     return with_scores(replace(run, cell=cell, asked=asked_of(cell, protocol)), found)

@@ -28,6 +28,7 @@ from narl.train.keeper import Observer
 from narl.train.planning import Plan, plan
 from narl.train.run_folder import RunFolder
 from narl.train.settings import Settings
+from narl.train.tuning import best
 
 
 @final
@@ -230,7 +231,7 @@ def training(
     if scores and (run := tuning.trained_already(cell, protocol, place.results, scores)) is not None:
         run.write(place.results)
         return run
-    settings = settings_of(cell, protocol, place, tuning.chosen(scores) if scores else None)
+    settings = settings_of(cell, protocol, place, best(scores) if scores else None)
     part: Callable[[Plan], Plan]
     part = reviewing.answers_alone if reviewing.is_alone(cell) else partial(crossed.without, fold=cell.fold)
     whole = plan(settings)

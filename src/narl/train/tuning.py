@@ -42,9 +42,20 @@ def choose(
         last = history[-_LAST:]
         means = {key: sum(record[f"heldout_{key}"] for record in last) / len(last) for key in ("accuracy", "loss")}
         rows.append({"options": dict(candidate), **{f"clean_{key}": value for key, value in means.items()}})
-    best = max(rows, key=lambda row: (row["clean_accuracy"], -row["clean_loss"]))
-    folder.write_json(FILE, {"chosen": best["options"], "candidates": rows})
-    return dict(best["options"])
+    chosen = best(rows)
+    folder.write_json(FILE, {"chosen": chosen, "candidates": rows})
+    return chosen
+
+
+def best(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The options with the highest accuracy on clean samples, and between equals the least cross entropy.
+
+    Example:
+        >>> even = {"options": {"q": 0.1}, "clean_accuracy": 0.8, "clean_loss": 0.7}
+        >>> best([even, {"options": {"q": 0.3}, "clean_accuracy": 0.8, "clean_loss": 0.6}])
+        {'q': 0.3}
+    """
+    return dict(max(rows, key=lambda row: (row["clean_accuracy"], -row["clean_loss"]))["options"])
 
 
 def title(candidate: Candidate) -> str:

@@ -162,9 +162,10 @@ class Method(ABC):
     ``unmoved`` says why an engine cannot do its steps, where :meth:`move` gives None. ``trusts`` says that samples that
     :attr:`Setting.trusted` names are trained on by cross entropy.
 
-    A method may ask for more than batches, and is then trained by one process. ``views`` names augmentations, such as
-    ``("usual", "usual", "strong")``: :meth:`step` is then given a tuple of as many inputs, each the batch changed by
-    its own draws. ``"usual"`` is the run's own augmentation; what else is named comes after it.
+    A method may ask for more than batches, and is then trained by one process, without CUDA graphs, or with those of
+    its networks' passes (:mod:`narl.train.engine.graphed`). ``views`` names augmentations, such as ``("usual", "usual",
+    "strong")``: :meth:`step` is then given a tuple of as many inputs, each the batch changed by its own draws.
+    ``"usual"`` is the run's own augmentation; what else is named comes after it.
     :meth:`begin_epoch` has a look at all training samples, :meth:`rows` chooses an epoch's batches. Several networks,
     or averages of their weights, are asked for in the method's :class:`narl.train.methods.MethodSpec`: the model is
     then a :class:`narl.models.committee.Committee`.
@@ -228,7 +229,7 @@ class Method(ABC):
     def asks_more(self) -> bool:
         """Whether it asks for more than batches of one view, in the usual order."""
         own = type(self)
-        return bool(self.views) or own.begin_epoch is not Method.begin_epoch or own.rows is not Method.rows
+        return bool(self.views) or own.begin_epoch is not Method.begin_epoch or self.chooses_rows
 
     @property
     def chooses_rows(self) -> bool:
