@@ -20,6 +20,7 @@ from narl.bench.work import Place
 from narl.cli import bench_run
 from narl.errors import ConfigError, OptionError
 from narl.train import methods
+from narl.train.tuning import best
 from small_grid import Seen, bench, cell, decided, place, points, table
 
 SHORT = {"epochs": 2}
@@ -80,7 +81,7 @@ def test_the_best_on_clean_samples_is_chosen_and_nothing_else_counts(small: tupl
     assert tuning.lacking(cell(protocol, "GCE"), protocol, where.results) is None
     write_candidates(protocol, where, {0.3: (0.8, 0.7), 0.5: (0.8, 0.6), 0.9: (0.7, 0.1)})
     found = tuning.scores(tuned(protocol), protocol, where.results)
-    assert tuning.chosen(found) == {"q": 0.5}, "between equals the cross entropy; the first epoch does not count"
+    assert best(found) == {"q": 0.5}, "between equals the cross entropy; the first epoch does not count"
     assert tuning.lacking(tuned(protocol), protocol, where.results) is None
     other = replace(protocol, tuning=Schedule(3, ()))
     assert "(epochs was 2, is 3 now): remove that file" in str(tuning.lacking(tuned(other), other, where.results))
@@ -150,13 +151,13 @@ def test_one_command_trains_what_is_needed_first(tmp_path: Path) -> None:
     assert len(ended) == 6
     assert "tuned" in ended[-1], "last, since it waits for the others"
     found = {run.cell.label: run for run in read(tmp_path / "results")}
-    best = max(
+    highest = max(
         (run for run in found.values() if run.cell.schedule == "small-tuning"),
         key=lambda run: sum(value or 0 for value in run.curves["heldout_accuracy"]),
     )
     assert found["GCE, tuned"].settings["options"] in [dict(values) for values in GRID]
     scores = {row["options"]["q"]: row["clean_accuracy"] for row in found["GCE, tuned"].settings["tuning"]}
-    assert scores[dict(best.cell.options)["q"]] == pytest.approx(max(scores.values()), abs=1e-9)
+    assert scores[dict(highest.cell.options)["q"]] == pytest.approx(max(scores.values()), abs=1e-9)
     shown = done("bench", "show", tmp_path / "small.json", "--results", tmp_path / "results", "--variants").out
     assert "GCE, tuned" in shown
     assert "to choose by" not in shown
@@ -275,6 +276,8 @@ def test_no_table_of_ones_own_is_called_like_that_schedule(tmp_path: Path) -> No
 def test_a_warm_up_fits_short_trainings_too(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a warmup of 2 epochs is no beginning of 2"):
         table(tmp_path / "small.json", tuning=SHORT, training={"warmup": 2})
+    with pytest.raises(ConfigError, match="--warmup = None makes no sense"):
+        table(tmp_path / "small.json", tuning=SHORT, training={"warmup": None})
 
 
 def test_a_worker_is_told_how_candidates_are_trained(small: tuple[Protocol, Place]) -> None:

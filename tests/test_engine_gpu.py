@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from engine_problem import ROWS, Clean, Twin, apart, twin
+from engine_problem import ROWS, Clean, Peeking, Twin, apart, twin
 from narl.adjuster import Adjuster
 from narl.errors import NarlWarning, NonFiniteError
 from narl.models import get as model_of
@@ -141,18 +141,6 @@ def test_a_step_that_is_not_finite_moves_nothing_and_is_told(name: str) -> None:
     assert apart(one.model.parameters(), before) == 0
     with pytest.raises(NonFiniteError, match="not finite"):
         engine.check()
-
-
-class Peeking(nn.Module):
-    """Looks at a value in its forward pass, which no graph can hold."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(768, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        scores: Tensor = self.linear(x.flatten(1))
-        return scores * (2 if float(x.mean()) > 0 else 1)
 
 
 def test_a_model_that_cannot_be_captured_trains_eagerly_and_says_so() -> None:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from engine_problem import apart, tiny
+from engine_problem import Peeking, apart, tiny
 from graphed_problem import METHODS, ROWS, STEPS, Training, training
 from narl.bilevel.calls import call
 from narl.errors import NarlWarning, OptionError
@@ -92,6 +92,7 @@ def test_steps_do_not_wait_for_the_device() -> None:
     one = training("DivideMix", device="cuda")
     engine = engine_of(one)
     go(one, engine, range(12))
+    before = [engine.passes.replays(network) for network in networks_of(one.model)]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype")
         torch.cuda.set_sync_debug_mode("error")
@@ -99,6 +100,7 @@ def test_steps_do_not_wait_for_the_device() -> None:
         go(one, engine, range(12, STEPS))
     finally:
         torch.cuda.set_sync_debug_mode("default")
+    assert all(engine.passes.replays(each) > ago for each, ago in zip(networks_of(one.model), before, strict=True))
 
 
 def test_bfloat16_stays_near() -> None:
@@ -277,18 +279,6 @@ def test_dropout_draws_anew_in_every_replay() -> None:
     again = [calls(x).detach() for _ in range(3)]
     assert apart(drawn, again) < 1e-5
     assert calls.replays == 7
-
-
-class Peeking(nn.Module):
-    """Looks at a value in its forward pass, which no graph can hold."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(768, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        scores: Tensor = self.linear(x.flatten(1))
-        return scores * (2 if float(x.mean()) > 0 else 1)
 
 
 class Replacing(nn.Module):
