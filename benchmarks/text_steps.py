@@ -1,15 +1,18 @@
-"""From how many steps on adjusters for tables serve on texts: drawn texts, few and many, short trainings and long ones.
+"""Which adjusters serve on texts, in short trainings and long ones: on drawn texts, and on real ones.
 
     python benchmarks/text_steps.py run --losses gce sl          # what is missing in results/text-steps.jsonl
+    python benchmarks/text_steps.py run --texts fortunes
     python benchmarks/text_steps.py show
 
-A line is one `narl train`: cross entropy, or a loss with an adjuster, either the one for any data, from nine tasks of
-CIFAR-10, or the one for tables. Nothing that results are reported on is looked at.
+A line is one `narl train`: cross entropy, a fixed loss, or a loss with an adjuster, which is the one for any data, from
+nine tasks of CIFAR-10, the one for tables, or the one for texts (:mod:`text_adjusters`, which saw neither the drawn
+texts nor the fortunes). Nothing that results are reported on is looked at.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import multiprocessing
 import tempfile
@@ -22,6 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 
+import real_texts
 from drawn_texts import drawn
 from narl import losses, noise
 from narl.bench.tables import Table
@@ -33,13 +37,41 @@ from narl.train.settings import Settings
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results" / "text-steps.jsonl"
 ADJUSTERS = ROOT / "results" / "adjusters"
-FORMS = {"any data": "prepared", "tables": "texts"}
+FORMS = {"any data": "prepared", "tables": "tables", "texts": "texts"}
 """What an adjuster is for, and how the files of those are called."""
-CLASSES = (4, 6, 12)
-SIZES = ((1500, 15), (1500, 30), (4500, 10), (1500, 60), (4500, 30))
-"""Texts and epochs: 225, 450, 450, 900 and 1,350 steps."""
+FIXED = "fixed"
+LOSSES = ("gce", "sl", "polysoft", "js")
 LABELS = {"weak": "labels by rules", "symmetric": "symmetric 0.4", "right": "right labels"}
 BATCH = 100
+Size = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Texts to choose on.
+
+    Args:
+        title: what they are.
+        draws: of classes and seeds.
+        sizes: texts and epochs.
+        fixed: whether losses are trained as they are, too.
+    """
+
+    title: str
+    draws: tuple[tuple[int, int], ...]
+    sizes: tuple[Size, ...]
+    fixed: bool
+
+
+COLLECTIONS = {
+    "drawn": Collection(
+        "Drawn texts",
+        ((4, 0), (6, 0), (12, 0)),
+        ((1500, 15), (1500, 30), (4500, 10), (1500, 60), (4500, 30)),  # 225, 450, 450, 900 and 1,350 steps
+        fixed=False,
+    ),
+    "fortunes": Collection("Fortunes", ((6, 0), (6, 1)), ((1500, 15), (3000, 30)), fixed=True),
+}
 
 
 @dataclass(frozen=True)
@@ -58,6 +90,7 @@ class Training:
     loss: str = ""
     form: str = ""
     seed: int = 0
+    texts: str = "drawn"
 
     @property
     def steps(self) -> int:
@@ -65,12 +98,14 @@ class Training:
         return self.epochs * (self.rows // BATCH)
 
 
-def trainings(names: Sequence[str], kinds: Sequence[str]) -> Iterator[Training]:
+def trainings(texts: str, names: Sequence[str], kinds: Sequence[str]) -> Iterator[Training]:
     """All that are wanted, the short ones first."""
-    for (rows, epochs), labels, classes in product(SIZES, kinds, CLASSES):
-        yield Training(classes, rows, epochs, labels)
-        for loss, form in product(names, FORMS):
-            yield Training(classes, rows, epochs, labels, loss, form)
+    collection = COLLECTIONS[texts]
+    forms = (*FORMS, FIXED) if collection.fixed else tuple(FORMS)
+    for (rows, epochs), labels, (classes, seed) in product(collection.sizes, kinds, collection.draws):
+        yield Training(classes, rows, epochs, labels, seed=seed, texts=texts)
+        for loss, form in product(names, forms):
+            yield Training(classes, rows, epochs, labels, loss, form, seed, texts)
 
 
 def trained(training: Training) -> dict[str, Any]:
@@ -83,9 +118,9 @@ def trained(training: Training) -> dict[str, Any]:
             data=str(data),
             labels=f"{data}:given_train",
             overlap="drop",
-            method=f"T-{losses.get(training.loss).title}" if training.loss else "CE",
+            method=_method(training),
             adjusters=(str(ADJUSTERS / f"{training.loss}-{FORMS[training.form]}.safetensors"),)
-            if training.loss
+            if training.form in FORMS
             else (),
             model="text_cnn",
             epochs=training.epochs,
@@ -108,7 +143,21 @@ def trained(training: Training) -> dict[str, Any]:
     }
 
 
+def _method(training: Training) -> str:
+    if not training.loss:
+        return "CE"
+    title = losses.get(training.loss).title
+    return title if training.form == FIXED else f"T-{title}"
+
+
+_fortunes = functools.cache(real_texts.fortunes)
+
+
 def _labelled(training: Training) -> dict[str, Any]:
+    if training.texts == "fortunes":
+        kind = {"weak": "rules", "symmetric": "symmetric 0.4", "right": "right"}[training.labels]
+        rng = np.random.default_rng(training.seed)
+        return real_texts.drawn(_fortunes(), rng, kind, training.classes, training.rows).arrays()
     made = drawn(training.classes, training.classes, training.rows)
     given = {"weak": made["weak_train"], "right": made["y_train"]}.get(training.labels)
     if given is None:
@@ -124,54 +173,74 @@ def results() -> list[dict[str, Any]]:
 
 def run(wanted: Sequence[Training], at_once: int) -> None:
     """Train what has no line yet."""
-    known = [{name: row[name] for name in asdict(wanted[0])} for row in results()] if wanted else []
-    missing = [training for training in wanted if asdict(training) not in known]
+    known = {_of(row) for row in results()}
+    missing = [training for training in wanted if training not in known]
     if not missing:
         return
     with multiprocessing.Pool(at_once) as pool:
         for row in pool.imap_unordered(trained, missing):
             with RESULTS.open("a") as file:
                 file.write(json.dumps(row) + "\n")
-            print(f"{row['classes']} classes, {row['labels']}, {row['rows']} x {row['epochs']}", end=": ")
+            print(
+                f"{row['texts']}, {row['classes']} classes, {row['labels']}, {row['rows']} x {row['epochs']}", end=": "
+            )
             print(f"{row['loss'] or 'CE'} {row['form']} {100 * row['last5']:.1f}", flush=True)
 
 
+def _of(row: dict[str, Any]) -> Training:
+    """Which training a line is of."""
+    return Training(**{name: row[name] for name in Training.__dataclass_fields__ if name in row})
+
+
 def tables() -> list[Table]:
-    """For each kind of labels, a line a form and a column a length of the training, in the mean over what is drawn."""
-    by_cell: dict[tuple[str, str, str, tuple[int, int]], dict[int, float]] = {}
-    for row in results():
-        if row["seed"]:
-            raise SystemExit("more than one seed: say here what is to be shown of them")
-        key = row["labels"], row["loss"], row["form"], (row["rows"], row["epochs"])
-        by_cell.setdefault(key, {})[row["classes"]] = 100 * row["last5"]
-    names = [name for name in ("gce", "sl", "polysoft", "js") if any(key[1] == name for key in by_cell)]
-    heads = tuple(f"{rows:,} texts, {rows // BATCH * epochs:,} steps" for rows, epochs in SIZES)
+    """For each kind of texts and labels, a line a form and a column a length: means over what is drawn."""
+    found = {_of(row): 100 * row["last5"] for row in results()}
     made = []
-    for labels, title in LABELS.items():
+    for texts, labels in product(COLLECTIONS, LABELS):
         lines = []
-        for loss, form in [("", ""), *product(names, FORMS)]:
-            cells = [by_cell.get((labels, loss, form, size), {}) for size in SIZES]
-            shown = [f"{np.mean(list(cell.values())):.1f}" if len(cell) == len(CLASSES) else "–" for cell in cells]
-            title_of = f"T-{losses.get(loss).title}, for {form}" if loss else "CE"
-            lines += [(title_of, *shown)] if any(cells) else []
-        counted = ", ".join(map(str, CLASSES[:-1]))
-        note = (
-            f"Test accuracy, %, mean of the last five epochs; means of sets with {counted} and {CLASSES[-1]} classes."
-        )
-        made += [Table(f"Drawn texts, {title}", ("", *heads), tuple(lines), (note,))] if lines else []
+        wanted = list(trainings(texts, LOSSES, (labels,)))
+        for loss, form in dict.fromkeys((one.loss, one.form) for one in wanted):
+            shown = [_mean(found, wanted, loss, form, size) for size in COLLECTIONS[texts].sizes]
+            lines += [(_words(loss, form), *shown)] if any(cell != "–" for cell in shown) else []
+        if lines:
+            heads = (f"{rows:,} texts, {rows // BATCH * epochs:,} steps" for rows, epochs in COLLECTIONS[texts].sizes)
+            made.append(
+                Table(f"{COLLECTIONS[texts].title}, {LABELS[labels]}", ("", *heads), tuple(lines), (_note(texts),))
+            )
     return made
+
+
+def _mean(found: dict[Training, float], wanted: Sequence[Training], loss: str, form: str, size: Size) -> str:
+    own = [one for one in wanted if (one.loss, one.form, (one.rows, one.epochs)) == (loss, form, size)]
+    return f"{np.mean([found[one] for one in own]):.1f}" if all(one in found for one in own) else "–"
+
+
+def _words(loss: str, form: str) -> str:
+    if not loss:
+        return "CE"
+    title = losses.get(loss).title
+    return title if form == FIXED else f"T-{title}, for {form}"
+
+
+def _note(texts: str) -> str:
+    *classes, last = sorted({classes for classes, _ in COLLECTIONS[texts].draws})
+    seeds = {seed for _, seed in COLLECTIONS[texts].draws}
+    counted = f"{', '.join(map(str, classes))} and {last}" if classes else str(last)
+    of = f"; {len(seeds)} draws" if len(seeds) > 1 else ""
+    return f"Test accuracy, %, mean of the last five epochs; means of sets with {counted} classes{of}."
 
 
 def main() -> None:
     """Run or show."""
     parser = argparse.ArgumentParser()
     parser.add_argument("what", choices=("run", "show"))
-    parser.add_argument("--losses", nargs="+", default=["gce", "sl", "polysoft", "js"])
+    parser.add_argument("--losses", nargs="+", choices=LOSSES, default=list(LOSSES))
+    parser.add_argument("--texts", choices=tuple(COLLECTIONS), default="drawn")
     parser.add_argument("--labels", nargs="+", choices=tuple(LABELS), default=list(LABELS))
     parser.add_argument("--at-once", type=int, default=2)
     given = parser.parse_args()
     if given.what == "run":
-        run(list(trainings(given.losses, given.labels)), given.at_once)
+        run(list(trainings(given.texts, given.losses, given.labels)), given.at_once)
     print("\n\n".join(table.markdown() for table in tables()))
 
 

@@ -21,7 +21,7 @@ def study(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleTyp
     monkeypatch.setattr(sys.modules["drawn_texts"], "TESTED", 60)
     monkeypatch.setattr(module, "RESULTS", tmp_path / "text-steps.jsonl")
     yield module
-    for name in ("text_steps", "drawn_texts"):
+    for name in ("text_steps", "drawn_texts", "real_texts"):
         sys.modules.pop(name, None)
 
 
@@ -32,6 +32,24 @@ def test_labels_are_wrong_as_often_as_they_should_be(study: ModuleType, labels: 
     made = study._labelled(study.Training(6, 900, 5, labels))
     assert least <= (made["given_train"] != made["y_train"]).mean() <= most
     assert (len(made["text_train"]), len(made["text_test"])) == (900, 60)
+
+
+@pytest.mark.parametrize("labels", ["weak", "symmetric", "right"])
+def test_fortunes_are_labelled_in_the_same_ways(
+    study: ModuleType, monkeypatch: pytest.MonkeyPatch, labels: str
+) -> None:
+    some = {name: [f"{name} {word}s {row} it" for row in range(400) for word in "ab"] for name in ("he", "she", "we")}
+    monkeypatch.setattr(study, "_fortunes", lambda: some)
+    made = study._labelled(study.Training(3, 300, 5, labels, texts="fortunes", seed=1))
+    wrong = (made["given_train"] != made["y_train"]).mean()
+    assert {"weak": 0.2 < wrong < 0.6, "symmetric": 0.3 < wrong < 0.5, "right": wrong == 0}[labels]
+
+
+def test_a_fixed_loss_is_trained_as_it_is(study: ModuleType) -> None:
+    wanted = list(study.trainings("fortunes", ("sl",), ("weak",)))
+    named = {(one.loss, one.form): study._method(one) for one in wanted}
+    assert named == {("", ""): "CE", ("sl", "fixed"): "SL"} | {("sl", form): "T-SL" for form in study.FORMS}
+    assert len(wanted) == len(set(wanted)) == 2 * 2 * 5
 
 
 def test_a_line_is_a_training_and_is_not_made_twice(study: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,23 +67,24 @@ def test_a_line_is_a_training_and_is_not_made_twice(study: ModuleType, monkeypat
 
 def test_tables_show_means_of_what_is_complete(study: ModuleType) -> None:
     assert study.tables() == []
-    (rows, epochs), *_ = study.SIZES
+    collection = study.COLLECTIONS["drawn"]
+    (rows, epochs), *_ = collection.sizes
     lines = [
         {
-            "classes": c,
+            "classes": classes,
             "rows": rows,
             "epochs": epochs,
             "labels": "weak",
             "loss": loss,
             "form": form,
-            "seed": 0,
-            "last5": c / 100,
+            "seed": seed,
+            "last5": classes / 100,
         }
-        for c in study.CLASSES
+        for classes, seed in collection.draws
         for loss, form in (("", ""), ("sl", "tables"))
-        if loss == "" or c != 6
+        if loss == "" or classes != 6
     ]
     study.RESULTS.write_text("".join(json.dumps(line) + "\n" for line in lines))
     (table,) = study.tables()
-    assert [line[:3] for line in table.rows] == [("CE", "7.3", "–"), ("T-SL, for tables", "–", "–")]
+    assert [line[:3] for line in table.rows] == [("CE", "7.3", "–")]
     assert table.columns[1] == "1,500 texts, 225 steps"
