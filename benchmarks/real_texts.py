@@ -59,7 +59,7 @@ def packages() -> Collection:
     for block in told.split("\n\n"):
         fields = dict(re.findall(r"^(Section|Description|Description-en): (.*)$", block, re.MULTILINE))
         line = fields.get("Description-en", fields.get("Description", ""))
-        found[fields.get("Section", "")].add(line)
+        found[fields.get("Section", "")].add(str(line))
     return _large(found)
 
 

@@ -32,15 +32,26 @@ from narl.adjuster import packs
 from narl.adjuster.packs import Pack
 from narl.bench.tables import Table
 from real_texts import CLASSES, COLLECTIONS, OTHER_NOISE, Collection, Drawn, drawn
-from whole_trainings import OWN, Numbers, Search, beginning, made
+from whole_trainings import MOST, OWN, Numbers, Search, beginning, made
 
 RESULTS = Path(__file__).parent.parent / "results" / "text-adjusters.jsonl"
 LEARNED_ON = ("glosses", "packages")
 CANDIDATES, ELITE, TASKS = 20, 6, 24
 SIZES = (0.25, 0.5, 1.0, 2.0, 4.0)
-BATCH, RATE, DECAY, DROPPED = 100, 5e-3, 1e-4, 0.5
+BATCH, DECAY, DROPPED = 100, 1e-4, 0.5
+RATES = (1.5e-3, 7e-3)
 DIM, CHANNELS, LONGEST = 24, 24, 16
 TEXTS_SEEN = (15_000, 120_000)  # in a training: steps times BATCH
+# Where the search begins, but for the hyperparameters' own numbers: near where a first one, which is not kept, came to.
+COMMON = {
+    "log a": (0.5, 0.3),
+    "m0": (0.0, 0.6),
+    "mc": (0.0, 0.4),
+    "b": (0.9, 0.8),
+    "w": (2.5, 0.8),
+    "wc": (-0.8, 0.4),
+    "start": (0.06, 0.05),
+}
 
 SECTION = """\
 ## On texts
@@ -104,7 +115,13 @@ class Networks:
 
 
 def side_by_side(
-    texts: Drawn, loss: str, fixed: Sequence[str], adjusted: Sequence[AdjustedLoss], epochs: int, seed: int
+    texts: Drawn,
+    loss: str,
+    fixed: Sequence[str],
+    adjusted: Sequence[AdjustedLoss],
+    epochs: int,
+    rate: float,
+    seed: int,
 ) -> list[float]:
     """Mean accuracy of the last five epochs: of trainings with cross entropy, with a loss as it is, and adjusted.
 
@@ -114,18 +131,19 @@ def side_by_side(
         fixed: names of losses without adjuster: ``"CE"`` and the loss's own.
         adjusted: the others; they come after the fixed ones.
         epochs: of the training.
+        rate: learning rate at its beginning.
         seed: of weights and batches.
     """
     generator, robust = torch.Generator().manual_seed(seed), losses.get(loss)
     x, vocabulary = texts.encoded(LONGEST)
     given, true = torch.from_numpy(texts.given), torch.from_numpy(texts.true)
     networks = Networks(vocabulary, texts.classes, len(fixed) + len(adjusted), generator)
-    optimizer = torch.optim.AdamW(networks.parameters(), lr=RATE, weight_decay=DECAY, fused=True)
+    optimizer = torch.optim.AdamW(networks.parameters(), lr=rate, weight_decay=DECAY, fused=True)
     judges = Judges(adjusted, texts.rows)
     steps, step, right = math.ceil(texts.rows / BATCH) * epochs, 0, []
     for epoch in range(epochs):
         for ids in torch.split(torch.randperm(texts.rows, generator=generator), BATCH):
-            optimizer.param_groups[0]["lr"] = RATE * (1 + math.cos(math.pi * step / steps)) / 2
+            optimizer.param_groups[0]["lr"] = rate * (1 + math.cos(math.pi * step / steps)) / 2
             labels, logits = given[ids], networks(x[ids], training=True)
             values = [
                 losses.ce(logits[k], labels) if name == "CE" else robust(logits[k], labels)
@@ -150,13 +168,12 @@ def side_by_side(
 Job = tuple[str, list[Numbers], int]
 
 
-def task(rng: np.random.Generator) -> tuple[str, str, int, int, int]:
-    """A collection, what labels, how many classes and texts, and for how many epochs."""
-    fewest, most = TEXTS_SEEN
-    seen = fewest * (most / fewest) ** rng.random()
+def task(rng: np.random.Generator) -> tuple[str, str, int, int, int, float]:
+    """A collection, what labels, how many classes and texts, for how many epochs, and at which learning rate."""
+    seen, rate = (low * (high / low) ** rng.random() for low, high in (TEXTS_SEEN, RATES))
     rows = int(rng.integers(1000, 5000))
     kind = "rules" if rng.random() < 0.5 else str(rng.choice(OTHER_NOISE))
-    return str(rng.choice(LEARNED_ON)), kind, int(rng.choice(CLASSES)), rows, max(6, round(seen / rows))
+    return str(rng.choice(LEARNED_ON)), kind, int(rng.choice(CLASSES)), rows, max(6, round(seen / rows)), rate
 
 
 @functools.cache
@@ -170,17 +187,19 @@ def worth(job: Job) -> dict[str, Any]:
     torch.set_num_threads(1)
     loss, candidates, seed = job
     rng = np.random.default_rng(seed)
-    name, kind, classes, rows, epochs = task(rng)
+    name, kind, classes, rows, epochs, rate = task(rng)
     texts = drawn(collection(name), rng, kind, classes, rows)
     counts = torch.bincount(torch.from_numpy(texts.given[: texts.rows]), minlength=classes)
     criteria = [AdjustedLoss(made(loss, numbers, SIZES), counts) for numbers in candidates]
-    last5 = side_by_side(texts, loss, ["CE", losses.get(loss).title], criteria, epochs, seed)
+    last5 = side_by_side(texts, loss, ["CE", losses.get(loss).title], criteria, epochs, rate, seed)
     return {"noise": "clean" if kind == "right" else kind, "classes": classes, "last5": last5}
 
 
 def search(loss: str) -> Search:
     """The search for a loss's numbers."""
-    return Search(loss, RESULTS, beginning(loss, by_size=True), CANDIDATES, ELITE, over_both=True)
+    begin = beginning(loss, by_size=True)
+    begin |= {name: (*found, *begin[name][2:]) for name, found in COMMON.items()}
+    return Search(loss, RESULTS, begin, CANDIDATES, ELITE, over_both=True, least=-2 * MOST)
 
 
 def learn(loss: str, generations: int, at_once: int) -> None:

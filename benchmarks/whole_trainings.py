@@ -32,7 +32,7 @@ from narl import Adjuster, losses
 from narl.bench.tables import Table
 from narl.train.environment import environment
 
-MOST = 5.0  # points that one task can count for
+MOST = 5.0  # points that one task can bring
 INPUT = "margin+progress+classes"
 Numbers = dict[str, float]
 Worth = Callable[[int, list[Numbers], np.random.Generator], list[dict[str, Any]]]
@@ -49,7 +49,7 @@ COMMON = {
     "sc": (-0.8, 0.7, -3.0, 1.0),
 }
 # With heads for classes of some sizes: of how much more or less is doubted in large classes.
-BY_SIZE = {"ms": (0.0, 0.7, -3.0, 3.0), "h": (0.5, 0.7, -2.0, 4.0), "hs": (0.3, 0.5, -2.0, 3.0)}
+BY_SIZE = {"ms": (0.3, 0.5, -3.0, 3.0), "h": (2.0, 0.8, -2.0, 6.0), "hs": (0.7, 0.4, -2.0, 4.0)}
 # Of each hyperparameter: its logit at high margins, at the start, and which way the ramp goes.
 OWN: dict[str, tuple[tuple[float, float, float | None], ...]] = {
     "gce": ((-3.3, 0.6, 1.0),),
@@ -128,6 +128,7 @@ class Search:
         elite: how many of them the distribution moves to.
         over_both: whether a candidate counts by how far it is ahead of the better of cross entropy and the fixed loss,
             not of the fixed loss alone.
+        least: points that one task can cost.
     """
 
     loss: str
@@ -136,6 +137,7 @@ class Search:
     candidates: int
     elite: int
     over_both: bool = False
+    least: float = -MOST
 
     def results(self) -> list[dict[str, Any]]:
         """The generations so far."""
@@ -161,7 +163,7 @@ class Search:
             numbers = np.vstack([numbers, np.clip(mean, low, high)])
             named = [dict(zip(self.begin, map(float, row), strict=True)) for row in numbers]
             tasks = worth(generation, named, rng)
-            ahead = np.clip(self._points(tasks), -MOST, MOST).mean(axis=0)[: self.candidates]
+            ahead = np.clip(self._points(tasks), self.least, MOST).mean(axis=0)[: self.candidates]
             best = numbers[: self.candidates][np.argsort(-ahead)[: self.elite]]
             of_mean = self._summary(tasks)
             mean = (0.8 * best.mean(axis=0) + 0.2 * mean).round(4)  # as it is kept, so that nothing changes if stopped

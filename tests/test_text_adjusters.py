@@ -98,8 +98,8 @@ def test_a_training_does_not_depend_on_those_beside_it(study: ModuleType) -> Non
     def criterion(seed: int) -> AdjustedLoss:
         return AdjustedLoss(study.made("sl", numbers_of(study, "sl", seed), study.SIZES), counts)
 
-    both = study.side_by_side(texts, "sl", ["CE", "SL"], [criterion(1), criterion(2)], 6, 3)
-    alone = study.side_by_side(texts, "sl", ["CE"], [criterion(2)], 6, 3)
+    both = study.side_by_side(texts, "sl", ["CE", "SL"], [criterion(1), criterion(2)], 6, 5e-3, 3)
+    alone = study.side_by_side(texts, "sl", ["CE"], [criterion(2)], 6, 5e-3, 3)
     assert len(both) == 4
     assert [both[0], both[3]] == pytest.approx(alone, abs=0.02)
 
