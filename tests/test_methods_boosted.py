@@ -331,7 +331,7 @@ def test_doubts_go_by_averaged_margins_or_by_the_loss(memory: float) -> None:
         )
 
 
-@pytest.mark.parametrize("doubt", ["margin", "loss"])
+@pytest.mark.parametrize("doubt", ["margin", "loss", "posterior"])
 @pytest.mark.parametrize("boost_from", [0.0, 1.0])
 def test_labels_that_are_known_to_be_right_are_not_doubted(doubt: str, boost_from: float) -> None:
     method = boosted("A-GCE+", trusted=CHECKED, doubt=doubt, boost_from=boost_from, networks=2)

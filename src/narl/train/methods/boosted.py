@@ -130,7 +130,7 @@ class Boosted(Method):
         given = parts.prior == "given" or (parts.prior is None and float(counts.max() / counts.min()) > _UNEVEN)
         prior = counts / counts.sum() if given else torch.full_like(counts, 1 / len(counts))
         prior = prior.to(self.setting.device, next(self.setting.model.parameters()).dtype)
-        doubts = Doubts(parts.doubt, self.setting.num_samples, parts.memory, self.setting.trusted)
+        doubts = Doubts(parts.doubt, self.setting.num_samples, parts.memory, self.setting.trusted, len(counts))
         doubts = doubts.to(self.setting.device)
         self._objective = BoostedLoss(serving, learned, weights, prior, doubts, by_guess=parts.judge == "guess")
         return self._objective
@@ -214,6 +214,7 @@ class Boosted(Method):
                     certain=parts.certain,
                     unsure=parts.unsure,
                     ramp=linear_ramp(self.steps - self.begins, parts.ramp * self.setting.total_steps),
+                    chances=self.objective.doubts.chances(logits, y),
                 )
             )
         return [found[(number + 1) % count] for number in range(count)]

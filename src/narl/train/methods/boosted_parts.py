@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import final
 
 from narl.errors import OptionError
+from narl.train.methods.guesses import DOUBTS
 from narl.train.methods.spec import Option
 
 _MIXUP = {"image": 4.0, "table": 1.0, "text": 0.0}
@@ -41,8 +42,9 @@ class Parts:
         suspicion: smallest suspicion with which a label is doubted.
         certain: whether a doubted label is held for wrong altogether, instead of as much as it is doubted.
         unsure: what becomes of a doubted label whose guess does not count: ``"keep"`` or ``"drop"``.
-        doubt: what suspicion goes by: ``"margin"`` or ``"loss"``, see :class:`narl.train.methods.guesses.Doubts`.
-        memory: weight of the past in the averages of the margins that labels are doubted by.
+        doubt: what suspicion goes by: ``"margin"``, ``"loss"`` or ``"posterior"``, see
+            :class:`narl.train.methods.guesses.Doubts`.
+        memory: weight of the past epochs in what labels are doubted by.
         ema: weight of the past in the average of a network's weights.
         networks: how many are trained; of two, each guesses for the other.
         balance: weight of the prior of the classes.
@@ -112,9 +114,11 @@ OPTIONS: dict[str, Option] = {
     "certain": Option(False, "hold a doubted label for wrong altogether, not as much as it is doubted"),
     "unsure": Option("keep", "what becomes of a doubted label whose guess does not count", choices=("keep", "drop")),
     "doubt": Option(
-        "margin", "suspicion by the margin's average over the epochs, or by the loss", choices=("margin", "loss")
+        "margin",
+        "suspicion by the margin's average over the epochs, by the loss, or by Bayes' rule with the label as evidence",
+        choices=DOUBTS,
     ),
-    "memory": Option(0.9, "weight of the past epochs in the margins that labels are doubted by", low=0, high=1),
+    "memory": Option(0.9, "weight of the past epochs in what labels are doubted by", low=0, high=1),
     "ema": Option(0.999, "weight of the past in the averaged networks that guess and predict", low=0, high=1),
     "networks": Option(1, "networks that are trained; of two, each guesses for the other", low=1, high=2),
     "balance": Option(1.0, "weight of the prior that keeps all classes in use", low=0, high=1000),
