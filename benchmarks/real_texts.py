@@ -15,7 +15,11 @@ apart. So most wrong labels follow from the words, and texts without such a word
 from __future__ import annotations
 
 import argparse
+import functools
+import hashlib
+import json
 import re
+import shutil
 import subprocess
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -24,7 +28,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -36,6 +39,7 @@ WORDNET, FORTUNES = Path("/usr/share/wordnet"), Path("/usr/share/games/fortunes"
 LEAST, MOST_WORDS, TESTED = 300, 40, 1000
 CLASSES = (2, 3, 4, 5, 6, 8, 10, 12, 15)
 RIGHT = (0.4, 0.8)  # how many labels rules get right
+TRIES = 300
 OTHER_NOISE = ("right", "symmetric 0.2", "symmetric 0.4", "symmetric 0.6", "pair 0.2", "pair 0.4")
 Collection = Mapping[str, Sequence[str]]
 Labels = NDArray[np.int64]
@@ -55,6 +59,8 @@ def glosses(folder: Path = WORDNET) -> Collection:
 def packages() -> Collection:
     """The line about every package that Debian's package manager knows, by section."""
     found: dict[str, set[str]] = defaultdict(set)
+    if shutil.which("apt-cache") is None:
+        raise SystemExit("there is no apt-cache: Debian or one of its kind has the lines about packages")
     told = subprocess.run(["apt-cache", "dumpavail"], capture_output=True, text=True, check=True).stdout
     for block in told.split("\n\n"):
         fields = dict(re.findall(r"^(Section|Description|Description-en): (.*)$", block, re.MULTILINE))
@@ -65,7 +71,7 @@ def packages() -> Collection:
 
 def fortunes(folder: Path = FORTUNES) -> Collection:
     """Sayings, cut to forty words, by subject."""
-    files = [path for path in sorted(_there(folder, "fortunes").iterdir()) if "." not in path.name]
+    files = [path for path in sorted(_there(folder, "fortunes").iterdir()) if path.is_file() and "." not in path.name]
     found = {path.name: re.split(r"^%\n", path.read_text("utf-8", "replace"), flags=re.MULTILINE) for path in files}
     return _large({name: {" ".join(text.split()[:MOST_WORDS]) for text in texts} for name, texts in found.items()})
 
@@ -83,6 +89,19 @@ def _large(found: Mapping[str, set[str]]) -> Collection:
 
 
 COLLECTIONS = {"glosses": glosses, "packages": packages, "fortunes": fortunes}
+
+
+@functools.cache
+def collection(name: str) -> Collection:
+    """One of them, read once a process."""
+    return COLLECTIONS[name]()
+
+
+def counted(name: str) -> str:
+    """How many texts and classes a collection has, and a digest of it: that of packages is another one every month."""
+    found = collection(name)
+    digest = hashlib.blake2b(json.dumps(found, sort_keys=True).encode(), digest_size=4).hexdigest()
+    return f"{name} ({sum(map(len, found.values())):,} texts in {len(found)} classes, {digest})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +141,8 @@ def drawn(
         rng: chooses classes, their sizes, texts and labels.
         kind: ``"rules"``, ``"right"``, or a noise and its rate such as ``"pair 0.4"``.
         classes: how many.
-        rows: to train on, at most; a thousand more are tested on.
+        rows: to train on, about: classes that have not so many texts and texts without a label make them fewer. A
+            thousand more are tested on, of few texts a quarter, so that then a little more are trained on.
 
     Example:
         >>> some = {name: [f"{name} {i} said" for i in range(300)] for name in ("who", "where", "when")}
@@ -130,7 +150,9 @@ def drawn(
         >>> made.classes, bool((made.given == made.true).all())
         (2, True)
     """
-    while True:
+    if classes > len(collection):
+        raise SystemExit(f"{classes} classes are too many: the collection has {len(collection)}")
+    for _ in range(TRIES):
         names = rng.choice(sorted(collection), classes, replace=False)
         shares = 0.3 / classes + 0.7 * rng.dirichlet(np.full(classes, 3.0))
         wanted = np.maximum((rows + TESTED) * shares, 20).astype(int)
@@ -149,6 +171,7 @@ def drawn(
         counts, right = np.bincount(given[kept][:left], minlength=classes), (given == true)[kept][:left].mean()
         if counts.min() > 0 and (kind != "rules" or RIGHT[0] < right < RIGHT[1]):
             return Drawn(kind, texts[kept], true[kept], given[kept], left, classes)
+    raise SystemExit(f"labels by {kind} were not as they are to be in {TRIES} draws: have fewer classes or more texts")
 
 
 def labelled(
@@ -210,7 +233,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     rng = np.random.default_rng(asked.seed)
-    made = drawn(COLLECTIONS[asked.collection](), rng, asked.labels, asked.classes, asked.rows)
+    made = drawn(collection(asked.collection), rng, asked.labels, asked.classes, asked.rows)
     np.savez(asked.out, **made.arrays())  # type: ignore[arg-type]
     right = (made.given == made.true)[: made.rows].mean()
     print(
@@ -219,5 +242,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
     main()

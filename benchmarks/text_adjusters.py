@@ -1,4 +1,4 @@
-"""Adjusters for texts, learned from whole trainings on real texts, most of them labelled by keyword rules.
+"""Adjusters for texts, learned from whole trainings on real texts, half of them labelled by keyword rules.
 
     python benchmarks/text_adjusters.py learn sl [--generations 6] [--at-once 2]     # goes on where it was stopped
     python benchmarks/text_adjusters.py write sl --out adjusters                     # adjusters/sl-texts.safetensors
@@ -31,7 +31,7 @@ from narl import AdjustedLoss, losses
 from narl.adjuster import packs
 from narl.adjuster.packs import Pack
 from narl.bench.tables import Table
-from real_texts import CLASSES, COLLECTIONS, OTHER_NOISE, Collection, Drawn, drawn
+from real_texts import CLASSES, OTHER_NOISE, Drawn, collection, counted, drawn
 from whole_trainings import MOST, OWN, Numbers, Search, beginning, made
 
 RESULTS = Path(__file__).parent.parent / "results" / "text-adjusters.jsonl"
@@ -43,7 +43,7 @@ RATES = (1.5e-3, 7e-3)
 DIM, CHANNELS, LONGEST = 24, 24, 16
 TEXTS_SEEN = (15_000, 120_000)  # in a training: steps times BATCH
 # Where the search begins, but for the hyperparameters' own numbers: near where a first one, which is not kept, came to.
-COMMON = {
+BEGIN = {
     "log a": (0.5, 0.3),
     "m0": (0.0, 0.6),
     "mc": (0.0, 0.4),
@@ -59,9 +59,12 @@ SECTION = """\
 An adjuster of its own serves there, learned from whole trainings on real texts, half of them with the labels of keyword
 rules: {candidates} candidates in each of {generations} generations were used on the same {tasks} freshly drawn sets of
 WordNet's definitions and of Debian's lines about packages, each from the first step to the last, and the next
-generation was drawn around the best of them. Its heads are for classes of {sizes} times the mean
-class by the given labels: rules give much of what they do not know to one class, whose labels are then worth less than
-others. A class gets the head whose size is nearest to its own.
+generation was drawn around the best of them. The first began near where a shorter search had come to, which is not
+kept. The texts: {texts}.
+
+Its heads are for classes of {sizes} times the mean class by the given labels: rules give much of
+what they do not know to one class, whose labels are then worth less than others. A class gets the head whose size is
+nearest to its own.
 
 `narl train --loss {loss}` takes it on texts by itself, and `narl.AdjustedLoss.pretrained("{loss}", …, data="text")`
 asks for it.
@@ -176,12 +179,6 @@ def task(rng: np.random.Generator) -> tuple[str, str, int, int, int, float]:
     return str(rng.choice(LEARNED_ON)), kind, int(rng.choice(CLASSES)), rows, max(6, round(seen / rows)), rate
 
 
-@functools.cache
-def collection(name: str) -> Collection:
-    """The texts, read once a process."""
-    return COLLECTIONS[name]()
-
-
 def worth(job: Job) -> dict[str, Any]:
     """What trainings on some texts are worth: with cross entropy, with the fixed loss, and with each candidate."""
     torch.set_num_threads(1)
@@ -198,7 +195,7 @@ def worth(job: Job) -> dict[str, Any]:
 def search(loss: str) -> Search:
     """The search for a loss's numbers."""
     begin = beginning(loss, by_size=True)
-    begin |= {name: (*found, *begin[name][2:]) for name, found in COMMON.items()}
+    begin |= {name: (*found, *begin[name][2:]) for name, found in BEGIN.items()}
     return Search(loss, RESULTS, begin, CANDIDATES, ELITE, over_both=True, least=-2 * MOST)
 
 
@@ -214,7 +211,7 @@ def _on_texts(
     """What the candidates of a generation are worth on its texts."""
     jobs: list[Job] = [(loss, candidates, int(rng.integers(10**9))) for _ in range(TASKS)]
     found = []
-    for row in pool.imap_unordered(worth, jobs):
+    for row in pool.imap(worth, jobs):
         found.append(row)
         if len(found) % 6 == 0:
             print(f"{loss}, generation {generation}: {len(found)} of {TASKS} sets of texts", flush=True)
@@ -237,6 +234,7 @@ def write(loss: str, out: Path) -> Path:
         candidates=CANDIDATES,
         generations=len(done),
         tasks=TASKS,
+        texts=", ".join(map(counted, LEARNED_ON)),
         sizes=", ".join(f"{size:g}" for size in SIZES),
         loss=loss,
         table=_table("Each generation on texts of its own", whole_trainings.lines_of(loss, done)).markdown(),

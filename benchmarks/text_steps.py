@@ -12,7 +12,6 @@ texts nor the fortunes). Nothing that results are reported on is looked at.
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import multiprocessing
 import tempfile
@@ -47,7 +46,7 @@ Size = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Collection:
+class Design:
     """Texts to choose on.
 
     Args:
@@ -55,22 +54,25 @@ class Collection:
         draws: of classes and seeds.
         sizes: texts and epochs.
         fixed: whether losses are trained as they are, too.
+        about: whether there are only about so many texts.
     """
 
     title: str
     draws: tuple[tuple[int, int], ...]
     sizes: tuple[Size, ...]
     fixed: bool
+    about: bool
 
 
-COLLECTIONS = {
-    "drawn": Collection(
+DESIGNS = {
+    "drawn": Design(
         "Drawn texts",
         ((4, 0), (6, 0), (12, 0)),
         ((1500, 15), (1500, 30), (4500, 10), (1500, 60), (4500, 30)),  # 225, 450, 450, 900 and 1,350 steps
         fixed=False,
+        about=False,
     ),
-    "fortunes": Collection("Fortunes", ((6, 0), (6, 1)), ((1500, 15), (3000, 30)), fixed=True),
+    "fortunes": Design("Fortunes", ((6, 0), (6, 1)), ((1500, 15), (3000, 30)), fixed=True, about=True),
 }
 
 
@@ -100,9 +102,9 @@ class Training:
 
 def trainings(texts: str, names: Sequence[str], kinds: Sequence[str]) -> Iterator[Training]:
     """All that are wanted, the short ones first."""
-    collection = COLLECTIONS[texts]
-    forms = (*FORMS, FIXED) if collection.fixed else tuple(FORMS)
-    for (rows, epochs), labels, (classes, seed) in product(collection.sizes, kinds, collection.draws):
+    design = DESIGNS[texts]
+    forms = (*FORMS, FIXED) if design.fixed else tuple(FORMS)
+    for (rows, epochs), labels, (classes, seed) in product(design.sizes, kinds, design.draws):
         yield Training(classes, rows, epochs, labels, seed=seed, texts=texts)
         for loss, form in product(names, forms):
             yield Training(classes, rows, epochs, labels, loss, form, seed, texts)
@@ -150,14 +152,13 @@ def _method(training: Training) -> str:
     return title if training.form == FIXED else f"T-{title}"
 
 
-_fortunes = functools.cache(real_texts.fortunes)
-
-
 def _labelled(training: Training) -> dict[str, Any]:
     if training.texts == "fortunes":
         kind = {"weak": "rules", "symmetric": "symmetric 0.4", "right": "right"}[training.labels]
         rng = np.random.default_rng(training.seed)
-        return real_texts.drawn(_fortunes(), rng, kind, training.classes, training.rows).arrays()
+        return real_texts.drawn(
+            real_texts.collection(training.texts), rng, kind, training.classes, training.rows
+        ).arrays()
     made = drawn(training.classes, training.classes, training.rows)
     given = {"weak": made["weak_train"], "right": made["y_train"]}.get(training.labels)
     if given is None:
@@ -196,17 +197,19 @@ def tables() -> list[Table]:
     """For each kind of texts and labels, a line a form and a column a length: means over what is drawn."""
     found = {_of(row): 100 * row["last5"] for row in results()}
     made = []
-    for texts, labels in product(COLLECTIONS, LABELS):
+    for texts, labels in product(DESIGNS, LABELS):
         lines = []
         wanted = list(trainings(texts, LOSSES, (labels,)))
         for loss, form in dict.fromkeys((one.loss, one.form) for one in wanted):
-            shown = [_mean(found, wanted, loss, form, size) for size in COLLECTIONS[texts].sizes]
+            shown = [_mean(found, wanted, loss, form, size) for size in DESIGNS[texts].sizes]
             lines += [(_words(loss, form), *shown)] if any(cell != "–" for cell in shown) else []
         if lines:
-            heads = (f"{rows:,} texts, {rows // BATCH * epochs:,} steps" for rows, epochs in COLLECTIONS[texts].sizes)
-            made.append(
-                Table(f"{COLLECTIONS[texts].title}, {LABELS[labels]}", ("", *heads), tuple(lines), (_note(texts),))
+            about = "about " if DESIGNS[texts].about else ""
+            heads = (
+                f"{about}{rows:,} texts, {about}{rows // BATCH * epochs:,} steps"
+                for rows, epochs in DESIGNS[texts].sizes
             )
+            made.append(Table(f"{DESIGNS[texts].title}, {LABELS[labels]}", ("", *heads), tuple(lines), (_note(texts),)))
     return made
 
 
@@ -223,8 +226,8 @@ def _words(loss: str, form: str) -> str:
 
 
 def _note(texts: str) -> str:
-    *classes, last = sorted({classes for classes, _ in COLLECTIONS[texts].draws})
-    seeds = {seed for _, seed in COLLECTIONS[texts].draws}
+    *classes, last = sorted({classes for classes, _ in DESIGNS[texts].draws})
+    seeds = {seed for _, seed in DESIGNS[texts].draws}
     counted = f"{', '.join(map(str, classes))} and {last}" if classes else str(last)
     of = f"; {len(seeds)} draws" if len(seeds) > 1 else ""
     return f"Test accuracy, %, mean of the last five epochs; means of sets with {counted} classes{of}."
@@ -235,7 +238,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("what", choices=("run", "show"))
     parser.add_argument("--losses", nargs="+", choices=LOSSES, default=list(LOSSES))
-    parser.add_argument("--texts", choices=tuple(COLLECTIONS), default="drawn")
+    parser.add_argument("--texts", choices=tuple(DESIGNS), default="drawn")
     parser.add_argument("--labels", nargs="+", choices=tuple(LABELS), default=list(LABELS))
     parser.add_argument("--at-once", type=int, default=2)
     given = parser.parse_args()

@@ -86,8 +86,10 @@ def made(loss: str, numbers: Numbers, sizes: tuple[float, ...] | None = None) ->
     Args:
         loss: its name.
         numbers: of the form.
-        sizes: of the classes that heads are for, as multiples of the mean class; None: one head for all.
+        sizes: of the classes that heads are for, as multiples of the mean class; None: one head for all. They are known
+            to the classes only when the adjuster is fitted to data.
     """
+    by_size = {name: numbers[name] for name in BY_SIZE} if sizes else dict.fromkeys(BY_SIZE, 0.0)
     log_sizes = torch.tensor(sizes or (1.0,)).log()
     heads = len(log_sizes)
     first, then = (Adjuster(loss, [1, 1], heads, 2 * heads, "running", input=INPUT) for _ in range(2))
@@ -96,11 +98,11 @@ def made(loss: str, numbers: Numbers, sizes: tuple[float, ...] | None = None) ->
     a = math.exp(numbers["log a"])
     slopes = [-a, a * numbers["b"], a * numbers["mc"]]
     then.hidden.weight.copy_(torch.tensor([slopes, [*slopes[:2], slopes[2] - numbers["wc"]]]).repeat(heads, 1))
-    kinks = a * (numbers["m0"] + numbers.get("ms", 0.0) * log_sizes)
+    kinks = a * (numbers["m0"] + by_size["ms"] * log_sizes)
     then.hidden.bias.copy_(torch.stack([kinks, kinks - numbers["w"]], dim=1).flatten())
     own_units = torch.kron(torch.eye(heads), torch.tensor([[1.0, -1.0]]))  # (heads, units)
     then.heads.weight.copy_((own_units.unsqueeze(1) * ways[:, None]).flatten(0, 1))
-    then.heads.bias.copy_((levels + ways * numbers.get("h", 0.0) * log_sizes.unsqueeze(1)).flatten())
+    then.heads.bias.copy_((levels + ways * by_size["h"] * log_sizes.unsqueeze(1)).flatten())
     # κ + 10 is above 0 for any number of classes: a unit that passes it on.
     first.hidden.weight.zero_()
     first.hidden.weight[0, 2] = 1.0
@@ -109,7 +111,7 @@ def made(loss: str, numbers: Numbers, sizes: tuple[float, ...] | None = None) ->
     first.heads.weight.zero_()
     first.heads.weight[:, 0] = (numbers["sc"] * ways).repeat(heads)
     levels = starts - 10 * numbers["sc"] * ways
-    first.heads.bias.copy_((levels + ways * numbers.get("hs", 0.0) * log_sizes.unsqueeze(1)).flatten())
+    first.heads.bias.copy_((levels + ways * by_size["hs"] * log_sizes.unsqueeze(1)).flatten())
     first.taken, then.taken = 0.0, numbers["start"]
     for snapshot in (first, then):
         snapshot.sizes = sizes
@@ -164,7 +166,7 @@ class Search:
             named = [dict(zip(self.begin, map(float, row), strict=True)) for row in numbers]
             tasks = worth(generation, named, rng)
             ahead = np.clip(self._points(tasks), self.least, MOST).mean(axis=0)[: self.candidates]
-            best = numbers[: self.candidates][np.argsort(-ahead)[: self.elite]]
+            best = numbers[: self.candidates][np.argsort(-ahead, kind="stable")[: self.elite]]
             of_mean = self._summary(tasks)
             mean = (0.8 * best.mean(axis=0) + 0.2 * mean).round(4)  # as it is kept, so that nothing changes if stopped
             spread = np.maximum(0.7 * best.std(axis=0) + 0.3 * spread, 0.03).round(4)
@@ -184,7 +186,8 @@ class Search:
     def _points(self, tasks: Sequence[dict[str, Any]]) -> NDArray[Any]:
         """By how many points each candidate is ahead of what it is to be ahead of, on each task."""
         last5: NDArray[Any] = 100 * np.array([row["last5"] for row in tasks])
-        found: NDArray[Any] = last5[:, 2:] - last5[:, 0 if self.over_both else 1 : 2].max(axis=1, keepdims=True)
+        rivals = last5[:, :2] if self.over_both else last5[:, 1:2]
+        found: NDArray[Any] = last5[:, 2:] - rivals.max(axis=1, keepdims=True)
         return found
 
     def _summary(self, tasks: Sequence[dict[str, Any]]) -> dict[str, float | None]:

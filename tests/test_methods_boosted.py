@@ -41,7 +41,7 @@ from narl.train.methods.adjusted import Adjusted
 from narl.train.methods.boosted import Boosted
 from narl.train.methods.boosted_loss import divergence
 from narl.train.methods.boosted_parts import OPTIONS, Parts
-from narl.train.methods.guesses import Doubts, guessed
+from narl.train.methods.guesses import DOUBTS, guessed
 from oracles import unrolled
 from test_train_session import StopAt, files
 
@@ -95,6 +95,7 @@ def prepared(method: Boosted, x: Tensor, y: Tensor, ids: Tensor) -> tuple[Any, T
         {"networks": 1},
         {"networks": 1, "trusted": CHECKED},
         {"networks": 2},
+        {"networks": 1, "doubt": "posterior", "suspicion": 0.0, "temperature": 1.0},
         {"networks": 2, "ema": 0, "judge": "own"},
         {"networks": 1, "judge": "own", "ema": 0, "margin": "latest"},
         {"networks": 1, "mixup": 0, "balance": 0},
@@ -251,7 +252,7 @@ def test_guesses_are_sharpened_and_only_for_doubted_labels(temperature: float, k
     adjuster = adjusters_of("gce", "latest", 1)[0].refit([5, 5, 5])
     generator = torch.Generator().manual_seed(3)
     logits, y = 4 * torch.randn(200, CLASSES, generator=generator), torch.randint(0, 3, (200,), generator=generator)
-    doubts = Doubts(kind, 200)(adjuster, logits, y, torch.arange(200))
+    doubts, _ = DOUBTS[kind](None, CLASSES, 200, 0.9)(adjuster, logits, y, torch.arange(200))
     found = guessed(logits, doubts, temperature=temperature, confidence=0.6, suspicion=0.3)
     counted = 0
     for row in range(200):
@@ -315,19 +316,20 @@ def test_doubts_go_by_averaged_margins_or_by_the_loss(memory: float) -> None:
     adjuster = adjusters_of("gce", "latest", 1)[0].refit([5, 5, 5])
     generator = torch.Generator().manual_seed(3)
     y, ids = torch.tensor([0, 1, 2, 0]), torch.tensor([7, 1, 3, 0])
-    doubts, by_loss = Doubts("margin", 9, memory), Doubts("loss", 9)
+    doubts, by_loss = DOUBTS["margin"](None, 3, 9, memory), DOUBTS["loss"](None, 3, 9, memory)
     average: list[float] = []
     for _ in range(4):
         logits = 3 * torch.randn(4, 3, generator=generator)
         p = logits.double().softmax(1)
         now = [math.log(p[i, y[i]]) - math.log(max(p[i, j] for j in range(3) if j != y[i])) for i in range(4)]
         average = [memory * old + (1 - memory) * new for old, new in zip(average or now, now, strict=True)]
-        found = doubts(adjuster, logits, y, ids)
+        found, chances = doubts(adjuster, logits, y, ids)
+        torch.testing.assert_close(chances, logits.softmax(1))
         expected = torch.tensor([1 / (1 + math.exp(m)) for m in average])
         torch.testing.assert_close(found, expected)
         doubts.remember(logits, y, ids)
         torch.testing.assert_close(
-            by_loss(adjuster, logits, y, ids), LastBatch(losses.get("gce"), logits, y, adjuster(logits, y)).suspicion
+            by_loss(adjuster, logits, y, ids)[0], LastBatch(losses.get("gce"), logits, y, adjuster(logits, y)).suspicion
         )
 
 
@@ -436,7 +438,14 @@ def test_where_steps_only_note_what_is_not_finite_no_state_is_written(name: str,
         method.state_dict()
 
 
-@pytest.mark.parametrize(("name", "options"), [("A-GCE+", {"networks": 2}), ("T-JS+", {"networks": 2, "ema": 0})])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("A-GCE+", {"networks": 2}),
+        ("A-GCE+", {"networks": 2, "doubt": "posterior", "suspicion": 0.0}),
+        ("T-JS+", {"networks": 2, "ema": 0}),
+    ],
+)
 def test_two_networks_stopped_and_resumed_are_bitwise_the_uninterrupted_run(name: str, options: dict[str, Any]) -> None:
     def make() -> tuple[Setting, Method]:
         setting = setting_of(name, options=options)

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from torch.nn.functional import one_hot
 from torch.testing import assert_close
 
-from narl import noise
-from narl.errors import OptionError
-from narl.train.methods.evidence import Evidence, elsewhere
-from narl.train.methods.guesses import Doubts, guessed
+from narl import Adjuster, noise
+from narl.errors import LabelError, LogitsError
+from narl.train.methods.evidence import Evidence, if_wrong
+from narl.train.methods.guesses import DOUBTS, ByPosterior, guessed
 
 
 def with_noise(transition: torch.Tensor, num_samples: int = 1000) -> Evidence:
@@ -33,29 +33,32 @@ def test_probabilities_are_those_of_bayes_rule(classes: int, seed: int, scale: f
     transition = drawn_noise(classes, generator)
     logits = scale * torch.randn(7, classes, generator=generator)
     y = torch.randint(0, classes, (7,), generator=generator)
-    found = with_noise(transition)(logits, y)
+    found = with_noise(transition)(logits, y).exp()
     p, exact = logits.double().softmax(1), transition.double()
     for row in range(7):
         joint = [float(p[row, j] * exact[j, y[row]]) for j in range(classes)]
         assert found[row].tolist() == pytest.approx([value / sum(joint) for value in joint], rel=1e-3, abs=1e-6)
-    assert_close(with_noise(transition)(logits, one_hot(y, classes).float()), found)
 
 
-@pytest.mark.parametrize("scale", [0.0, 1.0, 1e4])
-def test_extreme_logits_and_noise_stay_finite(scale: float) -> None:
-    evidence = with_noise(torch.eye(3))
-    logits, y = scale * torch.tensor([[1.0, -1.0, 0.0], [-1.0, 1.0, 1.0]]), torch.tensor([1, 0])
-    found = evidence(logits, y)
-    wrong, others = elsewhere(found, y)
-    assert all(bool(part.isfinite().all()) for part in (found, wrong, others))
-    assert_close(found.sum(1), torch.ones(2))
+@pytest.mark.parametrize("scale", [0.0, 1.0, 150.0, 1e4])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_extreme_logits_and_noise_stay_finite(scale: float, dtype: torch.dtype) -> None:
+    """Where the label contradicts the classifier, and where nothing does."""
+    evidence, y = with_noise(torch.eye(3)), torch.tensor([1, 0, 0])
+    logits = scale * torch.tensor([[1.0, -1.0, 0.0], [-1.0, 1.0, 1.0], [1.0, 0.0, 0.0]], dtype=dtype)
+    wrong, others = if_wrong(evidence(logits, y), y)
+    told = guessed(logits, wrong, temperature=0.5, confidence=0.0, suspicion=0.0, chances=others)
+    assert all(bool(part.isfinite().all()) for part in (wrong, others, told.targets, told.weights))
+    assert_close(others.sum(1), torch.ones(3))
+    assert wrong.dtype == torch.float32
+    assert not others[torch.arange(3), y].any()
 
 
 def test_the_odds_that_a_label_adds() -> None:
     """With ten classes and symmetric noise: (1 - η) (c - 1) / η."""
     for rate, odds in ((0.8, 2.25), (0.4, 13.5)):
         transition = torch.full((10, 10), rate / 9).fill_diagonal_(1 - rate)
-        found = with_noise(transition)(torch.zeros(1, 10), torch.tensor([3]))[0]
+        found = with_noise(transition)(torch.zeros(1, 10), torch.tensor([3])).exp()[0]
         assert float(found[3] / found[0]) == pytest.approx(odds, rel=1e-3)
 
 
@@ -71,7 +74,7 @@ def test_the_noise_is_found_where_the_classifier_knows_its_chances(kind: str) ->
     expected = torch.stack([y[true == j].bincount(minlength=classes) / (true == j).sum() for j in range(classes)])
     evidence = Evidence(classes, count, memory=0.5)
     for _ in range(10):
-        for ids in torch.randperm(count, generator=generator).split(100):
+        for ids in torch.split(torch.randperm(count, generator=generator), 100):
             evidence.remember(p[ids].log(), y[ids])
     assert_close(evidence.transition, expected, rtol=0, atol=0.05)
     at_first = Evidence(classes, count)(p.log(), y)
@@ -83,38 +86,61 @@ def test_an_epoch_ago_counts_as_much_as_memory_says() -> None:
     evidence, y = Evidence(3, num_samples=40, memory=0.25), torch.arange(40) % 3
     logits = 50 * one_hot(y, 3).float()
     evidence.seen.copy_(torch.full((3, 3), 100.0))
-    for ids in torch.arange(40).split(10):
+    for ids in torch.split(torch.arange(40), 10):
         evidence.remember(logits[ids], y[ids], torch.zeros(10))
     assert_close(evidence.seen, torch.full((3, 3), 25.0))
     evidence.remember(logits[:10], y[:10], torch.tensor([1.0] + [0.0] * 9))
     assert float(evidence.seen.sum()) == pytest.approx(9 * 25.0 * 0.25**0.25 + 1)
 
 
+@pytest.mark.parametrize("classes", [10, 100])
+def test_without_memory_an_epoch_still_counts(classes: int) -> None:
+    """Of one batch the noise of a hundred classes could not be told."""
+    generator = torch.Generator().manual_seed(0)
+    true = torch.arange(5000) % classes
+    y = torch.from_numpy(np.asarray(noise.symmetric(true.numpy(), 0.2, classes, seed=0)))
+    evidence = Evidence(classes, 5000, memory=0.0)
+    for ids in torch.split(torch.randperm(5000, generator=generator), 100):
+        evidence.remember(9.0 * one_hot(true[ids], classes), y[ids])
+    assert_close(evidence.transition.diagonal(), torch.full((classes,), 0.8), rtol=0, atol=0.25)
+
+
 def test_label_and_guess_together_are_the_posterior() -> None:
-    doubts = Doubts("posterior", 50, num_classes=3)
+    doubts = ByPosterior(None, num_classes=3, num_samples=50)
     generator = torch.Generator().manual_seed(2)
     logits, y, ids = 2 * torch.randn(50, 3, generator=generator), torch.arange(50) % 3, torch.arange(50)
-    assert doubts.evidence is not None
     doubts.evidence.seen.copy_(1e6 * drawn_noise(3, generator))
-    suspicion = doubts(None, logits, y, ids)  # type: ignore[arg-type]
-    told = guessed(logits, suspicion, temperature=1.0, confidence=0.0, suspicion=0.0, chances=doubts.chances(logits, y))
+    suspicion, chances = doubts(Adjuster("gce", [5, 5, 5]), logits, y, ids)
+    told = guessed(logits, suspicion, temperature=1.0, confidence=0.0, suspicion=0.0, chances=chances)
     together = (1 - told.taken).unsqueeze(1) * one_hot(y, 3) + told.weights.unsqueeze(1) * told.targets
-    assert_close(together, doubts.evidence(logits, y), rtol=1e-4, atol=1e-5)
+    assert_close(together, doubts.evidence(logits, y).exp(), rtol=1e-4, atol=1e-5)
 
 
 def test_what_is_known_to_be_right_says_nothing_of_the_noise() -> None:
     trusted = torch.tensor([True, False])
-    doubts = Doubts("posterior", 2, trusted=trusted, num_classes=2)
+    doubts = ByPosterior(trusted, num_classes=2, num_samples=2)
     logits, y, ids = torch.tensor([[9.0, 0.0], [0.0, 9.0]]), torch.tensor([1, 1]), torch.arange(2)
     doubts.remember(logits, y, ids)
-    assert doubts.evidence is not None
     assert_close(doubts.evidence.seen, torch.tensor([[0.0, 0.0], [0.0, 1.0]]), atol=1e-3, rtol=0)
-    assert doubts(None, logits, y, ids)[0] == 0  # type: ignore[arg-type]
-    assert "evidence.seen" in doubts.state_dict()
-    assert "evidence.seen" not in Doubts("margin", 2).state_dict()
+    suspicion, _ = doubts(Adjuster("gce", [5, 5]), logits, y, ids)
+    assert suspicion[0] == 0 < suspicion[1]
+    by_evidence = [kind for kind, make in DOUBTS.items() if "evidence.seen" in make(None, 2, 2, 0.9).state_dict()]
+    assert by_evidence == ["posterior"]
 
 
-@pytest.mark.parametrize(("kind", "classes"), [("posterior", None), ("losses", 3)])
-def test_what_cannot_be_doubted_by_is_said(kind: str, classes: int | None) -> None:
-    with pytest.raises(OptionError, match="margin, loss, posterior"):
-        Doubts(kind, 5, num_classes=classes)
+@pytest.mark.parametrize("y", [torch.tensor([3]), torch.tensor([-1]), torch.tensor([[0.2, 0.5, 0.3]])], ids=str)
+def test_labels_that_are_none_are_refused(y: torch.Tensor) -> None:
+    with pytest.raises(LabelError):
+        Evidence(3, 5)(torch.zeros(1, 3), y)
+    with pytest.raises(LogitsError):
+        Evidence(3, 5)(torch.full((1, 3), torch.nan), torch.tensor([0]))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8])
+def test_labels_may_be_of_any_integer_type(dtype: torch.dtype) -> None:
+    evidence, logits, y = Evidence(3, 5), torch.eye(3), torch.tensor([0, 2, 1])
+    evidence.remember(logits, y.to(dtype))
+    again = Evidence(3, 5)
+    again.remember(logits, y)
+    assert_close(evidence.seen, again.seen)
+    assert_close(evidence(logits, y.to(dtype)), again(logits, y))

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from string import ascii_lowercase
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ def study(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     monkeypatch.setattr(module, "LEAST", 2)
     monkeypatch.setattr(module, "TESTED", 60)
     yield module
+    module.collection.cache_clear()
     sys.modules.pop("real_texts")
 
 
@@ -80,12 +82,44 @@ def test_what_is_missing_says_how_to_get_it(study: ModuleType, tmp_path: Path) -
         study.glosses(tmp_path)
 
 
+class Chance:
+    """Stands in for a generator: says what it is told to, and looks at the first texts."""
+
+    def __init__(self, *said: float) -> None:
+        self.said = list(said)
+
+    def choice(self, given: Any, size: int | None = None, **_: object) -> Any:
+        return np.arange(given)[:size] if size is not None else np.atleast_1d(given)[0]
+
+    def integers(self, *_: int) -> int:
+        return 4
+
+    def standard_normal(self, size: int) -> Any:
+        return np.zeros(size)
+
+    def random(self) -> float:
+        return self.said.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("majority", "left_out", "expected"),
+    [(True, False, [0, 1, 1, 0]), (False, False, [0, 1, 0, 0]), (True, True, [0, 1, 1, -1])],
+)
+def test_rules_go_by_words_that_few_texts_have_shown(
+    study: ModuleType, majority: bool, left_out: bool, expected: list[int]
+) -> None:
+    """Two classes with a word each; then a text with one of the first and two of the second, and one without any."""
+    looked_at = [["cat", "x"], ["dog", "y"], ["cat", "z"], ["dog", "v"], ["cat", "u"], ["dog", "w"], ["cat"], ["dog"]]
+    asked = [["cat", "q"], ["dog"], ["cat", "dog", "dog"], ["none", "of", "them"]]
+    true = np.array([0, 1] * 4 + [0] * 4)
+    chance = Chance(0.0 if majority else 1.0, 1.0, 0.0 if left_out else 1.0, *[0.0] * 9)
+    given = study.by_rules([*looked_at, *asked], true, 8, 2, chance)
+    assert given[8:].tolist() == expected
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_labels_by_rules_follow_from_words(study: ModuleType, seed: int) -> None:
     made = study.drawn(collection(), np.random.default_rng(seed), "rules", classes=4, rows=600)
-    right = (made.given == made.true)[: made.rows].mean()
-    assert 0.4 < right < 0.8
-    assert np.bincount(made.given[: made.rows], minlength=4).min() > 0
     # There are words all of whose texts have one label, and most of them are words of a class.
     having: dict[str, list[int]] = {}
     for text, label in zip(made.texts, made.given, strict=True):
@@ -95,11 +129,20 @@ def test_labels_by_rules_follow_from_words(study: ModuleType, seed: int) -> None
     assert sum(word.startswith("wh") for word in sure) > max(3, len(sure) / 2)
 
 
+def test_what_cannot_be_drawn_is_said(study: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    with pytest.raises(SystemExit, match="9 classes are too many: the collection has 4"):
+        study.drawn(collection(), rng, classes=9)
+    monkeypatch.setattr(study, "by_rules", lambda texts, *_: np.zeros(len(texts), np.int64))
+    with pytest.raises(SystemExit, match="labels by rules were not as they are to be"):
+        study.drawn(collection(20), rng, classes=2, rows=20)
+
+
 @pytest.mark.parametrize(("kind", "wrong"), [("right", 0.0), ("symmetric 0.4", 0.4), ("pair 0.2", 0.2)])
 def test_other_labels_are_wrong_as_often_as_they_should_be(study: ModuleType, kind: str, wrong: float) -> None:
     made = study.drawn(collection(), np.random.default_rng(1), kind, classes=3, rows=500)
     assert (made.given != made.true).mean() == pytest.approx(wrong, abs=0.06)
-    assert made.rows <= 500 + 5
+    assert 490 <= made.rows <= 505
     x, vocabulary = made.encoded(6)
     assert x.shape == (len(made.texts), 6)
     assert int(x.max()) < vocabulary

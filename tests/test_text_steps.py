@@ -39,7 +39,7 @@ def test_fortunes_are_labelled_in_the_same_ways(
     study: ModuleType, monkeypatch: pytest.MonkeyPatch, labels: str
 ) -> None:
     some = {name: [f"{name} {word}s {row} it" for row in range(400) for word in "ab"] for name in ("he", "she", "we")}
-    monkeypatch.setattr(study, "_fortunes", lambda: some)
+    monkeypatch.setattr(study.real_texts, "collection", {"fortunes": some}.__getitem__)
     made = study._labelled(study.Training(3, 300, 5, labels, texts="fortunes", seed=1))
     wrong = (made["given_train"] != made["y_train"]).mean()
     assert {"weak": 0.2 < wrong < 0.6, "symmetric": 0.3 < wrong < 0.5, "right": wrong == 0}[labels]
@@ -67,8 +67,8 @@ def test_a_line_is_a_training_and_is_not_made_twice(study: ModuleType, monkeypat
 
 def test_tables_show_means_of_what_is_complete(study: ModuleType) -> None:
     assert study.tables() == []
-    collection = study.COLLECTIONS["drawn"]
-    (rows, epochs), *_ = collection.sizes
+    design = study.DESIGNS["drawn"]
+    (rows, epochs), *_ = design.sizes
     lines = [
         {
             "classes": classes,
@@ -80,7 +80,7 @@ def test_tables_show_means_of_what_is_complete(study: ModuleType) -> None:
             "seed": seed,
             "last5": classes / 100,
         }
-        for classes, seed in collection.draws
+        for classes, seed in design.draws
         for loss, form in (("", ""), ("sl", "tables"))
         if loss == "" or classes != 6
     ]

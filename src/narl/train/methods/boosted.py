@@ -23,7 +23,7 @@ from narl.train.methods.adjusted import Adjusted
 from narl.train.methods.base import Method, Setting
 from narl.train.methods.boosted_loss import SUSPICION, BoostedLoss, Mixture, Shown, Weights
 from narl.train.methods.boosted_parts import OPTIONS, Parts, first_boosted
-from narl.train.methods.guesses import Doubts, Guess, guessed
+from narl.train.methods.guesses import DOUBTS, Guess, guessed
 from narl.train.methods.mixing import Mixer, beta_share, linear_ramp, partners
 from narl.train.methods.modes import evaluating
 from narl.train.methods.spec import MethodSpec
@@ -130,7 +130,7 @@ class Boosted(Method):
         given = parts.prior == "given" or (parts.prior is None and float(counts.max() / counts.min()) > _UNEVEN)
         prior = counts / counts.sum() if given else torch.full_like(counts, 1 / len(counts))
         prior = prior.to(self.setting.device, next(self.setting.model.parameters()).dtype)
-        doubts = Doubts(parts.doubt, self.setting.num_samples, parts.memory, self.setting.trusted, len(counts))
+        doubts = DOUBTS[parts.doubt](self.setting.trusted, len(counts), self.setting.num_samples, parts.memory)
         doubts = doubts.to(self.setting.device)
         self._objective = BoostedLoss(serving, learned, weights, prior, doubts, by_guess=parts.judge == "guess")
         return self._objective
@@ -204,17 +204,18 @@ class Boosted(Method):
         for network in self.members if averages is None else list(averages):
             with evaluating(network) if averages is None else contextlib.nullcontext():  # averages are never trained
                 logits = at_least_float32(call(network, faster_layout(network, x), len(y)))
+            doubted, chances = self.objective.doubts(self.objective.serving, logits, y, ids)
             found.append(
                 guessed(
                     logits,
-                    self.objective.doubts(self.objective.serving, logits, y, ids),
+                    doubted,
                     temperature=parts.temperature,
                     confidence=parts.confidence,
                     suspicion=parts.suspicion,
                     certain=parts.certain,
                     unsure=parts.unsure,
                     ramp=linear_ramp(self.steps - self.begins, parts.ramp * self.setting.total_steps),
-                    chances=self.objective.doubts.chances(logits, y),
+                    chances=chances,
                 )
             )
         return [found[(number + 1) % count] for number in range(count)]
@@ -225,7 +226,7 @@ class Boosted(Method):
             self._noted.check()
         return {
             "plain": self.plain.state_dict(),
-            "doubts": dict(self.objective.doubts.state_dict()),
+            "doubts": {name: value.clone() for name, value in self.objective.doubts.state_dict().items()},
             "generator": self.setting.generator.get_state(),
         }
 

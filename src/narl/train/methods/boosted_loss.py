@@ -105,9 +105,10 @@ class BoostedLoss(nn.Module):
     last one were judged, ``(N, c)``.
 
     Example:
+        >>> from narl.train.methods.guesses import ByMargin
         >>> adjuster = Adjuster("gce", [5, 5])
         >>> weights, prior = Weights(1.0, 1.0, 1.0, 0.0), torch.tensor([0.5, 0.5])
-        >>> loss = BoostedLoss(lambda: adjuster, adjuster, weights, prior, Doubts("margin", 2))
+        >>> loss = BoostedLoss(lambda: adjuster, adjuster, weights, prior, ByMargin(None, num_samples=2))
         >>> y, ids, logits = torch.tensor([0, 1]), torch.arange(2), torch.randn(2, 2)
         >>> loss.shown = Shown(y, ids, [None], [None], boosted=False)
         >>> torch.equal(loss.loss(logits, y, ids), adjuster.loss(logits, y, ids))
@@ -232,7 +233,7 @@ class BoostedLoss(nn.Module):
             assert shown.mixtures[0] is not None
             y = self._mixed_targets(judged, shown, shown.mixtures[0])
         hyperparameters, margins = adjuster.observe(judged, y, shown.ids)
-        doubts = self.doubts(adjuster, judged, shown.y, shown.ids)
+        doubts, _ = self.doubts(adjuster, judged, shown.y, shown.ids)
         self.doubts.remember(judged, shown.y, shown.ids)
         return {**hyperparameters, SUSPICION: doubts}, margins
 

@@ -43,7 +43,7 @@ class Parts:
         certain: whether a doubted label is held for wrong altogether, instead of as much as it is doubted.
         unsure: what becomes of a doubted label whose guess does not count: ``"keep"`` or ``"drop"``.
         doubt: what suspicion goes by: ``"margin"``, ``"loss"`` or ``"posterior"``, see
-            :class:`narl.train.methods.guesses.Doubts`.
+            :mod:`narl.train.methods.guesses`.
         memory: weight of the past epochs in what labels are doubted by.
         ema: weight of the past in the average of a network's weights.
         networks: how many are trained; of two, each guesses for the other.
@@ -116,7 +116,7 @@ OPTIONS: dict[str, Option] = {
     "doubt": Option(
         "margin",
         "suspicion by the margin's average over the epochs, by the loss, or by Bayes' rule with the label as evidence",
-        choices=DOUBTS,
+        choices=tuple(DOUBTS),
     ),
     "memory": Option(0.9, "weight of the past epochs in what labels are doubted by", low=0, high=1),
     "ema": Option(0.999, "weight of the past in the averaged networks that guess and predict", low=0, high=1),

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import final
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import one_hot
+
+from narl.checks import at_least_float32, check_logits, check_targets
+from narl.errors import LabelError
+from narl.train.methods.mixing import one_hot
+
+_LEAST_MEMORY = 0.1  # of an epoch ago: with none, the noise would be counted from the latest batch alone
 
 
 @final
@@ -21,10 +27,11 @@ class Evidence(nn.Module):
     So a label is not simply believed or not. With ten classes and 80 % symmetric noise it still multiplies the odds of
     its class by 2.25, with 40 % by 13.5. T is not known: it is the share of each label among what is held for class j,
 
-    .. math:: T_{jk} \propto \epsilon + \sum_i P(j \mid x_i, y_i) [y_i = k]
+    .. math:: T_{jk} \propto \frac1c + \sum_i P(j \mid x_i, y_i) [y_i = k]
 
-    over the samples so far, of which the past epochs keep the share ``memory`` in every epoch. This is the EM algorithm
-    for a noisy channel, a batch at a time. Before the first batch all labels are alike and say nothing.
+    over the samples so far, of which those of past epochs keep the share ``memory``, at least a tenth, in every epoch.
+    That is the EM algorithm's estimate of a noisy channel, a batch at a time. Before the first batch all labels are
+    alike and say nothing.
 
     Args:
         num_classes: c.
@@ -34,7 +41,7 @@ class Evidence(nn.Module):
     Example:
         >>> evidence = Evidence(2, num_samples=4)
         >>> logits = torch.tensor([[2.0, 0.0], [2.0, 0.0]])
-        >>> evidence(logits, torch.tensor([0, 1]))  # nothing is known of labels yet
+        >>> evidence(logits, torch.tensor([0, 1])).exp()  # nothing is known of labels yet
         tensor([[0.8808, 0.1192],
                 [0.8808, 0.1192]])
 
@@ -47,7 +54,7 @@ class Evidence(nn.Module):
 
     def __init__(self, num_classes: int, num_samples: int, memory: float = 0.9) -> None:
         super().__init__()
-        self._num_samples, self._memory = max(num_samples, 1), memory
+        self._num_samples, self._memory = max(num_samples, 1), max(memory, _LEAST_MEMORY)
         self.register_buffer("seen", torch.zeros(num_classes, num_classes))
 
     @property
@@ -58,14 +65,19 @@ class Evidence(nn.Module):
 
     @torch.no_grad()
     def forward(self, logits: Tensor, y: Tensor) -> Tensor:
-        """P(j | x, y), ``(N, c)``.
+        """log P(j | x, y), ``(N, c)``, at least float32.
 
         Args:
             logits: of the one who judges, ``(N, c)``.
-            y: given labels, indices ``(N,)`` or probabilities ``(N, c)``.
+            y: given labels, ``(N,)``.
         """
-        scores = logits.log_softmax(dim=1) + self._likelihood(y, logits).clamp_min(torch.finfo(logits.dtype).tiny).log()
-        return scores.softmax(dim=1)
+        check_logits(logits)
+        check_targets(y, num_classes=len(self.seen), num_samples=len(logits))
+        if y.dim() != 1:
+            raise LabelError("labels that are probabilities are no evidence: give classes, or doubt by margin or loss")
+        scores = at_least_float32(logits)
+        likelihoods = self.transition.T[y.long()].clamp_min(torch.finfo(torch.float32).tiny).log()
+        return (scores.log_softmax(dim=1) + likelihoods.to(scores.dtype)).log_softmax(dim=1)
 
     @torch.no_grad()
     def remember(self, logits: Tensor, y: Tensor, counted: Tensor | None = None) -> None:
@@ -76,36 +88,28 @@ class Evidence(nn.Module):
             y: as of :meth:`forward`.
             counted: which samples are, ``(N,)``; None: all.
         """
-        found, labels = self(logits, y), _shares(y, logits)
+        found = self(logits, y).exp().to(self.seen.dtype)
         if counted is not None:
             found = found * counted.unsqueeze(1)
-        self.seen.mul_(self._memory ** (len(y) / self._num_samples)).add_((found.T @ labels).to(self.seen.dtype))
-
-    def _likelihood(self, y: Tensor, like: Tensor) -> Tensor:
-        """How likely the given label is for each class, ``(N, c)``."""
-        transition = self.transition.to(like.dtype)
-        return transition.T[y] if y.dim() == 1 else y.to(like.dtype) @ transition.T
-
-
-def _shares(y: Tensor, like: Tensor) -> Tensor:
-    return (one_hot(y, like.shape[1]) if y.dim() == 1 else y).to(like.dtype)
+        with torch.autocast(logits.device.type, enabled=False):
+            batch = found.T @ one_hot(y, found.shape[1]).to(found.dtype)
+        self.seen.mul_(self._memory ** (len(y) / self._num_samples)).add_(batch)
 
 
 @torch.no_grad()
-def elsewhere(chances: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """That the label is wrong, and which class it is if so.
+def if_wrong(log_chances: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """How likely the label is wrong, and which class it is then.
 
     Args:
-        chances: of every class, ``(N, c)``.
-        y: given labels, indices ``(N,)`` or probabilities ``(N, c)``.
+        log_chances: logarithms of the classes' probabilities, ``(N, c)``.
+        y: given labels, ``(N,)``.
 
     Returns:
         The probability that it is wrong ``(N,)``, and the classes' then ``(N, c)``, 0 for the label itself.
 
     Example:
-        >>> elsewhere(torch.tensor([[0.6, 0.3, 0.1]]), torch.tensor([0]))
+        >>> if_wrong(torch.tensor([[0.6, 0.3, 0.1]]).log(), torch.tensor([0]))
         (tensor([0.4000]), tensor([[0.0000, 0.7500, 0.2500]]))
     """
-    others = chances * (1 - _shares(y, chances))
-    wrong = others.sum(dim=1)
-    return wrong, others / wrong.clamp_min(torch.finfo(chances.dtype).tiny).unsqueeze(1)
+    others = log_chances.masked_fill(one_hot(y, log_chances.shape[1]).bool(), -math.inf)
+    return others.logsumexp(dim=1).exp(), others.softmax(dim=1)

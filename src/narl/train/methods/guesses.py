@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
@@ -11,12 +13,8 @@ from torch import Tensor, nn
 from narl.adjuster import Adjuster, margin
 from narl.adjuster.last_batch import moved_away
 from narl.adjuster.margins import RunningMargin
-from narl.errors import OptionError
-from narl.train.methods.evidence import Evidence, elsewhere
+from narl.train.methods.evidence import Evidence, if_wrong
 from narl.train.methods.mixing import sharpened
-
-DOUBTS = ("margin", "loss", "posterior")
-"""What suspicion can go by."""
 
 
 @final
@@ -69,7 +67,7 @@ def guessed(
         unsure: what becomes of a doubted label whose guess is not confident: ``"keep"``: its weight, ``"drop"``: as
             much is taken from it as if the guess were.
         ramp: a factor of the guesses' weights, not of what is taken from the labels.
-        chances: what is guessed, p, ``(N, c)``; None: the logits' softmax.
+        chances: what is guessed, p, ``(N, c)``, without gradient; None: the logits' softmax.
 
     Returns:
         The guesses, without gradient.
@@ -79,7 +77,7 @@ def guessed(
         >>> guessed(logits, doubts, temperature=0.5, confidence=0.9, suspicion=0.5).weights
         tensor([0.0000, 0.9000, 0.0000])
     """
-    probabilities = (logits.softmax(dim=1) if chances is None else chances).detach()
+    probabilities = logits.detach().softmax(dim=1) if chances is None else chances
     is_doubted = (doubts >= suspicion) & (doubts > 0)
     doubted = torch.where(is_doubted, torch.ones_like(doubts) if certain else doubts, 0.0)
     weights = torch.where(probabilities.amax(dim=1) >= confidence, doubted, 0.0)
@@ -88,63 +86,23 @@ def guessed(
     return Guess(logits.detach(), sharpened(probabilities, temperature), weights, taken)
 
 
-@final
-class Doubts(nn.Module):
-    r"""How strongly labels are doubted, from 0 to 1.
-
-    ``"margin"``: by the margin :math:`\bar m`, averaged over the epochs, the probability of the label's strongest rival
-    against the label,
-
-    .. math:: s = \sigma(-\bar m), \qquad m = \log p_y - \log \max_{j \ne y} p_j
-
-    which is above one half where the rival has mostly won. ``"loss"``: by the adjusted loss, the part of its target
-    that it has moved away from the label (:class:`narl.adjuster.last_batch.LastBatch`); an adjuster that has made cross
-    entropy of its loss doubts nobody. ``"posterior"``: the probability that the label is wrong, by what it says itself
-    (:class:`narl.train.methods.evidence.Evidence`),
-
-    .. math:: s = 1 - P(y \mid x, y)
-
-    and then the guess is what it is if it is not the label.
+class Doubts(nn.Module, ABC):
+    """How strongly labels are doubted, from 0 to 1, and what they are if they are wrong.
 
     Args:
-        kind: ``"margin"``, ``"loss"`` or ``"posterior"``.
-        num_samples: whose margins are remembered.
-        memory: weight of the past in a margin's average; 0: the latest margin alone.
         trusted: whether each sample's label is known to be right, and so not doubted, ``(num_samples,)``; None: of none
             it is.
-        num_classes: c; only for ``"posterior"``.
-
-    Example:
-        >>> doubts, ids = Doubts("margin", 2), torch.tensor([0])
-        >>> logits = torch.tensor([[0.0, 2.0]])
-        >>> doubts(Adjuster("gce", [5, 5]), logits, torch.tensor([0]), ids)
-        tensor([0.8808])
     """
 
     trusted: Tensor | None
 
-    def __init__(
-        self,
-        kind: str,
-        num_samples: int,
-        memory: float = 0.9,
-        trusted: Tensor | None = None,
-        num_classes: int | None = None,
-    ) -> None:
+    def __init__(self, trusted: Tensor | None) -> None:
         super().__init__()
-        if kind not in DOUBTS or (kind == "posterior" and num_classes is None):
-            raise OptionError(
-                f"labels cannot be doubted by {kind!r}: give {', '.join(DOUBTS)}, the last with num_classes"
-            )
-        self._kind = kind
-        self.evidence = Evidence(num_classes, num_samples, memory) if kind == "posterior" and num_classes else None
         self.register_buffer("trusted", trusted, persistent=False)
-        self.running = RunningMargin(memory)
-        self.running.reserve(num_samples)
 
     @torch.no_grad()
-    def forward(self, adjuster: Adjuster, logits: Tensor, y: Tensor, ids: Tensor) -> Tensor:
-        """Of a batch, ``(N,)``.
+    def forward(self, adjuster: Adjuster, logits: Tensor, y: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Of a batch: how strongly each label is doubted ``(N,)``, and the classes' probabilities if it is ``(N, c)``.
 
         Args:
             adjuster: that is at work.
@@ -152,21 +110,107 @@ class Doubts(nn.Module):
             y: given labels.
             ids: the samples' positions, ``(N,)``.
         """
-        if self.evidence is not None:
-            found, _ = elsewhere(self.evidence(logits, y), y)
-        elif self._kind == "loss":
-            found = moved_away(adjuster.robust_loss, logits, y, adjuster(logits, y, ids))
-        else:
-            found = torch.sigmoid(-self.running.blend(margin(logits, y), ids))
-        return found if self.trusted is None else found.masked_fill(self.trusted[ids], 0.0)
+        found, chances = self.judged(adjuster, logits, y, ids)
+        return found if self.trusted is None else found.masked_fill(self.trusted[ids], 0.0), chances
 
-    def chances(self, logits: Tensor, y: Tensor) -> Tensor | None:
-        """What a doubted label is if it is wrong, ``(N, c)``; None: what the logits say."""
-        return None if self.evidence is None else elsewhere(self.evidence(logits, y), y)[1]
+    @abstractmethod
+    def judged(self, adjuster: Adjuster, logits: Tensor, y: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """The same, as if no label were known to be right."""
+
+    @abstractmethod
+    def remember(self, logits: Tensor, y: Tensor, ids: Tensor) -> None:
+        """Take in what later batches are judged by: once a step."""
+
+
+@final
+class ByMargin(Doubts):
+    r"""By the margin :math:`\bar m`, averaged over the epochs: how likely the label's strongest rival is against it.
+
+    .. math:: s = \sigma(-\bar m), \qquad m = \log p_y - \log \max_{j \ne y} p_j
+
+    That is above one half where the rival has mostly won.
+
+    Args:
+        trusted: whether each sample's label is known to be right.
+        num_samples: whose margins are remembered.
+        memory: weight of the past in a margin's average; 0: the latest margin alone.
+
+    Example:
+        >>> doubts, ids = ByMargin(None, num_samples=2), torch.tensor([0])
+        >>> logits = torch.tensor([[0.0, 2.0]])
+        >>> doubts(Adjuster("gce", [5, 5]), logits, torch.tensor([0]), ids)[0]
+        tensor([0.8808])
+    """
+
+    def __init__(self, trusted: Tensor | None, *, num_samples: int, memory: float = 0.9) -> None:
+        super().__init__(trusted)
+        self.running = RunningMargin(memory)
+        self.running.reserve(num_samples)
+
+    def judged(self, adjuster: Adjuster, logits: Tensor, y: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """By averaged margins."""
+        return torch.sigmoid(-self.running.blend(margin(logits, y), ids)), logits.softmax(dim=1)
 
     @torch.no_grad()
     def remember(self, logits: Tensor, y: Tensor, ids: Tensor) -> None:
-        """Take the margins into the averages, and the labels into what is known of them: once a step."""
+        """Take the margins into the averages."""
         self.running.store(margin(logits, y), ids)
-        if self.evidence is not None:
-            self.evidence.remember(logits, y, None if self.trusted is None else ~self.trusted[ids])
+
+
+@final
+class ByLoss(Doubts):
+    """By the adjusted loss: the part of its target that it has moved away from the label.
+
+    See :class:`narl.adjuster.last_batch.LastBatch`. An adjuster that has made cross entropy of its loss doubts nobody.
+    """
+
+    def judged(self, adjuster: Adjuster, logits: Tensor, y: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """By the loss."""
+        return moved_away(adjuster.robust_loss, logits, y, adjuster(logits, y, ids)), logits.softmax(dim=1)
+
+    def remember(self, logits: Tensor, y: Tensor, ids: Tensor) -> None:
+        """Nothing to remember."""
+
+
+@final
+class ByPosterior(Doubts):
+    r"""By the probability that the label is wrong, the label being evidence, too (:class:`.evidence.Evidence`):
+
+    .. math:: s = 1 - P(y \mid x, y)
+
+    Then the classes' probabilities are those of a sample whose label is wrong.
+
+    Args:
+        trusted: whether each sample's label is known to be right; those say nothing of the noise.
+        num_classes: c.
+        num_samples: of an epoch.
+        memory: weight of the past epochs in what is known of the noise.
+
+    Example:
+        >>> doubts = ByPosterior(None, num_classes=3, num_samples=2)
+        >>> doubts(Adjuster("gce", [5, 5, 5]), torch.zeros(1, 3), torch.tensor([0]), torch.tensor([0]))
+        (tensor([0.6667]), tensor([[0.0000, 0.5000, 0.5000]]))
+    """
+
+    def __init__(self, trusted: Tensor | None, *, num_classes: int, num_samples: int, memory: float = 0.9) -> None:
+        super().__init__(trusted)
+        self.evidence = Evidence(num_classes, num_samples, memory)
+
+    def judged(self, adjuster: Adjuster, logits: Tensor, y: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """By Bayes' rule."""
+        return if_wrong(self.evidence(logits, y), y)
+
+    @torch.no_grad()
+    def remember(self, logits: Tensor, y: Tensor, ids: Tensor) -> None:
+        """Take the labels into what is known of the noise."""
+        self.evidence.remember(logits, y, None if self.trusted is None else ~self.trusted[ids])
+
+
+DOUBTS: dict[str, Callable[[Tensor | None, int, int, float], Doubts]] = {
+    "margin": lambda trusted, _, samples, memory: ByMargin(trusted, num_samples=samples, memory=memory),
+    "loss": lambda trusted, *_: ByLoss(trusted),
+    "posterior": lambda trusted, classes, samples, memory: ByPosterior(
+        trusted, num_classes=classes, num_samples=samples, memory=memory
+    ),
+}
+"""What labels can be doubted by: from which are trusted, the numbers of classes and samples, and the memory."""
