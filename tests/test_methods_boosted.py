@@ -95,7 +95,7 @@ def prepared(method: Boosted, x: Tensor, y: Tensor, ids: Tensor) -> tuple[Any, T
         {"networks": 1},
         {"networks": 1, "trusted": CHECKED},
         {"networks": 2},
-        {"networks": 1, "doubt": "posterior", "suspicion": 0.0, "temperature": 1.0},
+        {"networks": 1, "doubt": "posterior", "temperature": 1.0},
         {"networks": 2, "ema": 0, "judge": "own"},
         {"networks": 1, "judge": "own", "ema": 0, "margin": "latest"},
         {"networks": 1, "mixup": 0, "balance": 0},
