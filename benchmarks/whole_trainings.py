@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from narl import Adjuster, losses
 from narl.bench.tables import Table
@@ -90,11 +91,11 @@ def made(loss: str, numbers: Numbers, sizes: tuple[float, ...] | None = None) ->
             to the classes only when the adjuster is fitted to data.
     """
     by_size = {name: numbers[name] for name in BY_SIZE} if sizes else dict.fromkeys(BY_SIZE, 0.0)
-    log_sizes = torch.tensor(sizes or (1.0,)).log()
+    log_sizes = _exact(sizes or (1.0,)).log()
     heads = len(log_sizes)
     first, then = (Adjuster(loss, [1, 1], heads, 2 * heads, "running", input=INPUT) for _ in range(2))
-    ways = torch.tensor([numbers[f"g{k}"] if way is None else way for k, (_, _, way) in enumerate(OWN[loss], 1)])
-    levels, starts = (torch.tensor([numbers[f"{of}{k}"] for k in range(1, len(ways) + 1)]) for of in "ls")
+    ways = _exact([numbers[f"g{k}"] if way is None else way for k, (_, _, way) in enumerate(OWN[loss], 1)])
+    levels, starts = (_exact([numbers[f"{of}{k}"] for k in range(1, len(ways) + 1)]) for of in "ls")
     a = math.exp(numbers["log a"])
     slopes = [-a, a * numbers["b"], a * numbers["mc"]]
     then.hidden.weight.copy_(torch.tensor([slopes, [*slopes[:2], slopes[2] - numbers["wc"]]]).repeat(heads, 1))
@@ -116,6 +117,11 @@ def made(loss: str, numbers: Numbers, sizes: tuple[float, ...] | None = None) ->
     for snapshot in (first, then):
         snapshot.sizes = sizes
     return first, then
+
+
+def _exact(values: Sequence[float]) -> Tensor:
+    """In float64, so that an adjuster's float32 numbers are rounded once."""
+    return torch.tensor(values, dtype=torch.float64)
 
 
 @dataclass(frozen=True)
