@@ -110,7 +110,7 @@ def made(loss: str, numbers: Numbers, sizes: tuple[float, ...] | None = None) ->
     first.hidden.bias.zero_()
     first.hidden.bias[0] = 10.0
     first.heads.weight.zero_()
-    first.heads.weight[:, 0] = (numbers["sc"] * ways).repeat(heads)
+    first.heads.weight[:, 0] = (numbers["sc"] * ways.float()).repeat(heads)
     levels = starts - 10 * numbers["sc"] * ways
     first.heads.bias.copy_((levels + ways * by_size["hs"] * log_sizes.unsqueeze(1)).flatten())
     first.taken, then.taken = 0.0, numbers["start"]
