@@ -17,6 +17,7 @@ import forward_matrix
 import plan
 import small_images
 import table_adjusters
+import text_adjusters
 import text_steps
 import travel
 from narl.bench import audit_table, comparison, cost, own_table, review_table, runs
@@ -196,6 +197,7 @@ BLOCKS: dict[str, dict[str, Callable[[], list[Table]]]] = {
         "turned": functools.partial(study_tables, "turned"),
         "texts": functools.partial(study_tables, "texts"),
         "texts-tables": functools.partial(study_tables, "texts-tables"),
+        "text-adjusters": text_adjusters.tables,
         "text-steps": text_steps.tables,
     },
     "findings.md": {

@@ -2,6 +2,7 @@
 
     python benchmarks/table_adjusters.py learn gce [--generations 6] [--at-once 2]   # goes on where it was stopped
     python benchmarks/table_adjusters.py write gce --out adjusters                   # adjusters/gce-tables.safetensors
+    python benchmarks/table_adjusters.py write gce --out adjusters --kind text       # the same, to serve on texts
     python benchmarks/table_adjusters.py show
 
 A small network knows a table's labels by heart after some hundred steps. What a look-ahead of one step finds good there
@@ -27,6 +28,7 @@ import whole_trainings
 from narl import AdjustedLoss, losses
 from narl.adjuster import packs
 from narl.adjuster.packs import Pack
+from narl.adjuster.turns import KINDS
 from narl.bench.tables import Table
 from whole_trainings import OWN, Numbers, Search, beginning, made
 
@@ -50,6 +52,15 @@ asks for it.
 
 {table}
 """
+
+ELSEWHERE = """\
+## On {kind}s
+
+There the adjuster for tables serves, too, in trainings of {least} steps or more. In shorter ones it does harm, likely
+because a network that has not learned the words yet contradicts every label, so that all of them are doubted.
+"""
+LEAST_STEPS = {"text": 900}
+"""From how many steps on those for tables serve on other data: benchmarks/text_steps.py."""
 
 
 def drawn(rng: np.random.Generator) -> tuple[travel.Drawn, str, float, int]:
@@ -114,21 +125,28 @@ def _on_tables(
     return found
 
 
-def write(loss: str, out: Path) -> Path:
-    """The file of what the newest generation came to, to serve on tables."""
+def write(loss: str, out: Path, kind: str = "table") -> Path:
+    """The file of what the newest generation came to, to serve on tables, or on other data of a ``kind``."""
     done = search(loss).results()
     if not done:
         raise SystemExit(f"nothing was learned of {loss} yet: table_adjusters.py learn {loss}")
     out.mkdir(parents=True, exist_ok=True)
     snapshots = made(loss, done[-1]["mean"])
     for snapshot in snapshots:
-        snapshot.data = "table"
+        snapshot.data, snapshot.least_steps = kind, LEAST_STEPS.get(kind)
     words = "drawn tables of 2 to 40 classes: right labels; symmetric, pair and instance noise of 0.2 to 0.6"
     table = _table("Each generation on tables of its own", whole_trainings.lines_of(loss, done))
-    section = SECTION.format(
-        loss=loss, candidates=CANDIDATES, generations=len(done), tables=TABLES, table=table.markdown()
+    section = SECTION if kind == "table" else ELSEWHERE
+    section = section.format(
+        kind=kind,
+        least=LEAST_STEPS.get(kind),
+        loss=loss,
+        candidates=CANDIDATES,
+        generations=len(done),
+        tables=TABLES,
+        table=table.markdown(),
     )
-    path = out / f"{loss}-tables.safetensors"
+    path = out / f"{loss}-{kind}s.safetensors"
     packs.write(path, Pack(snapshots, trained_on=words, about={"section": section}))
     return path
 
@@ -151,6 +169,7 @@ def main() -> None:
     parser.add_argument("--generations", type=int, default=6)
     parser.add_argument("--at-once", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("adjusters"))
+    parser.add_argument("--kind", choices=KINDS, default="table", help="what the file serves on")
     given = parser.parse_args()
     if given.what == "show":
         print("\n\n".join(table.markdown() for table in tables()))
@@ -160,7 +179,7 @@ def main() -> None:
     if given.what == "learn":
         learn(given.loss, given.generations, given.at_once)
     else:
-        print(write(given.loss, given.out))
+        print(write(given.loss, given.out, given.kind))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Adjusters for texts, learned from whole trainings on real texts, half of them labelled by keyword rules.
 
-    python benchmarks/text_adjusters.py learn sl [--generations 6] [--at-once 2]     # goes on where it was stopped
-    python benchmarks/text_adjusters.py write sl --out adjusters                     # adjusters/sl-texts.safetensors
+    python benchmarks/text_adjusters.py learn sl [--generations 6] [--at-once 2]   # goes on where it was stopped
+    python benchmarks/text_adjusters.py write sl --out adjusters                   # adjusters/sl-real-texts.safetensors
     python benchmarks/text_adjusters.py show
 
 As :mod:`table_adjusters` does for tables, but with heads for classes of some sizes: rules give many texts to the class
@@ -239,7 +239,7 @@ def write(loss: str, out: Path) -> Path:
         loss=loss,
         table=_table("Each generation on texts of its own", whole_trainings.lines_of(loss, done)).markdown(),
     )
-    path = out / f"{loss}-texts.safetensors"
+    path = out / f"{loss}-real-texts.safetensors"
     packs.write(path, Pack(snapshots, trained_on=words, about={"section": section}))
     return path
 

@@ -36,7 +36,7 @@ from narl.train.settings import Settings
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results" / "text-steps.jsonl"
 ADJUSTERS = ROOT / "results" / "adjusters"
-FORMS = {"any data": "prepared", "tables": "tables", "texts": "texts"}
+FORMS = {"any data": "prepared", "tables": "texts", "texts": "real-texts"}
 """What an adjuster is for, and how the files of those are called."""
 FIXED = "fixed"
 LOSSES = ("gce", "sl", "polysoft", "js")
@@ -72,7 +72,7 @@ DESIGNS = {
         fixed=False,
         about=False,
     ),
-    "fortunes": Design("Fortunes", ((6, 0), (6, 1)), ((1500, 15), (3000, 30)), fixed=True, about=True),
+    "fortunes": Design("Fortunes", ((6, 0), (6, 1)), ((1500, 15),), fixed=True, about=True),
 }
 
 

@@ -94,6 +94,10 @@ def test_a_search_goes_on_where_it_was_stopped(
     pack = packs.read(study.write("gce", tmp_path))
     assert [one.data for one in pack.snapshots] == ["table", "table"]
     assert "generations" in pack.about["section"]
+    for_texts = packs.read(study.write("gce", tmp_path, "text"))
+    assert {one.data for one in for_texts.snapshots} == {"text"}
+    assert for_texts.about["section"].startswith("## On texts")
+    assert packs.digest(for_texts.snapshots) != pack.digest
     capsys.readouterr()
 
 
