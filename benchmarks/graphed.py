@@ -5,7 +5,7 @@
 
 PreAct ResNet-18 on random 32×32 images that are on the device already; nothing is varied or evaluated, so it is the
 steps alone. Views are the same images, DivideMix sets half of its labels aside, boosts have begun, and one step in ten
-of A-SL+ is a meta step. CE is captured as a whole. Both forms of a method take turns; times are by the clock, with the
+of A-SL and A-SL+ is a meta step. CE and A-SL are captured as a whole. Both forms of a method take turns; times are by the clock, with the
 device waited for before and after a round. On a CPU both forms are as written.
 """
 
@@ -31,12 +31,33 @@ from narl.train.methods.divide_mix import DivideMix
 
 METHODS: dict[str, dict[str, Any]] = {
     "CE": {},
+    "A-SL": {"every": 10},
     "A-SL+": {"every": 10, "boost_from": 0.0},
     "Co-teaching": {},
     "ELR+": {},
     "DivideMix": {"warmup": 1},
 }
 CLASSES, BATCHES, WARM = 10, 10, 20
+
+
+class CleanBatch:
+    """The same clean batch each time.
+
+    Args:
+        x: inputs.
+        y: labels.
+    """
+
+    def __init__(self, x: Tensor, y: Tensor) -> None:
+        self._batch = x, y
+
+    def __call__(self) -> tuple[Tensor, Tensor]:
+        """Inputs and labels."""
+        return self._batch
+
+    def example(self) -> tuple[Tensor, Tensor]:
+        """The same."""
+        return self._batch
 
 
 class Form:
@@ -61,11 +82,12 @@ class Form:
         optimizer = torch.optim.SGD(trained, lr=0.02, momentum=0.9, weight_decay=5e-4, fused=device != "cpu")
         self.x = torch.randn(samples, 3, 32, 32, device=device)
         self.y = torch.arange(samples, device=device) % CLASSES
+        clean = CleanBatch(self.x[:rows], self.y[:rows])
         setting = Setting(
             self.model,
             optimizer,
             torch.bincount(self.y).cpu(),
-            lambda: (self.x[:rows], self.y[:rows]),
+            clean,
             total_steps=10_000,
             num_samples=samples,
             generator=torch.Generator().manual_seed(0),
@@ -80,7 +102,7 @@ class Form:
         order = torch.split(torch.arange(samples), rows) if chosen is None else chosen
         self.batches = [each.to(device) for each in order]
         self.engine = engine.make(
-            kind, self.method, self.model, optimizer, None, rows=rows, steps=10_000, precision=precision
+            kind, self.method, self.model, optimizer, clean, rows=rows, steps=10_000, precision=precision
         )
         self._at = 0
 

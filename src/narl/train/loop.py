@@ -307,8 +307,7 @@ class Loop:
         device, count = self.train.labels.device, len(self.train)
         names = ("loss", "meta_loss", "meta_steps")
         self._sums = {name: torch.zeros((), dtype=torch.float64, device=device) for name in names}
-        all_seen = type(self.method).rows is Method.rows and self._mixture is None
-        if all_seen or not self._values:  # else not all are seen in every epoch
+        if (self.method.sees_all and self._mixture is None) or not self._values:  # else not all are seen in every epoch
             self._values = {
                 name: torch.full((count,), torch.nan, device=device) for name in ("margin", *self.method.fields, RIVAL)
             }
@@ -321,10 +320,12 @@ class Loop:
         if chosen is not None:
             return [rows.to(device) for rows in checked_rows(chosen, count, self.method.name)]
         if self._mixture is not None:
-            drawn = self._mixture.batches(sizes(count, self.batch_size), seed=self.seed, epoch=self.epoch)
-            return [rows.to(device) for rows in drawn]
-        order = shuffled(count, seed=self.seed, epoch=self.epoch).to(device)
-        return list(torch.split(order, sizes(count, self.batch_size)))
+            usual = self._mixture.batches(sizes(count, self.batch_size), seed=self.seed, epoch=self.epoch)
+        else:
+            usual = list(torch.split(shuffled(count, seed=self.seed, epoch=self.epoch), sizes(count, self.batch_size)))
+        drawn = self.method.redrawn(usual, self.epoch, torch.Generator().manual_seed(mixed(self.seed, self.epoch, 4)))
+        drawn = usual if drawn is usual else checked_rows(drawn, count, self.method.name)
+        return list(torch.split(torch.cat(drawn).to(device), [len(rows) for rows in drawn]))
 
     @contextlib.contextmanager
     def _own_random_state(self) -> Iterator[None]:

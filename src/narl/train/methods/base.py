@@ -166,7 +166,8 @@ class Method(ABC):
     its networks' passes (:mod:`narl.train.engine.graphed`). ``views`` names augmentations, such as ``("usual", "usual",
     "strong")``: :meth:`step` is then given a tuple of as many inputs, each the batch changed by its own draws.
     ``"usual"`` is the run's own augmentation; what else is named comes after it.
-    :meth:`begin_epoch` has a look at all training samples, :meth:`rows` chooses an epoch's batches. Several networks,
+    :meth:`begin_epoch` has a look at all training samples, :meth:`rows` chooses an epoch's batches, :meth:`redrawn`
+    changes the usual ones. Several networks,
     or averages of their weights, are asked for in the method's :class:`narl.train.methods.MethodSpec`: the model is
     then a :class:`narl.models.committee.Committee`.
 
@@ -225,6 +226,19 @@ class Method(ABC):
         """
         return None
 
+    def redrawn(self, batches: list[Tensor], epoch: int, generator: torch.Generator) -> list[Tensor]:
+        """The epoch's batches, where :meth:`rows` gives None: the usual ones, unless a method changes some of their rows.
+
+        Asked for when :meth:`rows` is. The usual batches hold each sample once, or checked samples as often as
+        ``--clean-share`` says.
+
+        Args:
+            batches: the usual ones, positions in the training set, a tensor ``(n,)`` each, on the CPU.
+            epoch: from 0.
+            generator: where random numbers come from, on the CPU; it follows from the run's seed and the epoch.
+        """
+        return batches
+
     @property
     def asks_more(self) -> bool:
         """Whether it asks for more than batches of one view, in the usual order."""
@@ -235,6 +249,11 @@ class Method(ABC):
     def chooses_rows(self) -> bool:
         """Whether it says itself which samples are in a batch."""
         return type(self).rows is not Method.rows
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether an epoch is all samples once, unless the run draws checked ones more often."""
+        return not self.chooses_rows and type(self).redrawn is Method.redrawn
 
     def move(self) -> Move | None:
         """What :meth:`step` would do now, for an engine that does it instead; None if that cannot be said."""

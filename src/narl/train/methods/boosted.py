@@ -20,7 +20,8 @@ from narl.checks import at_least_float32
 from narl.errors import OptionError
 from narl.models.committee import Committee, Networks
 from narl.train.methods.adjusted import Adjusted
-from narl.train.methods.base import Method, Setting
+from narl.train.methods.base import Look, Method, Setting
+from narl.train.methods.believed import how_often, more_believed
 from narl.train.methods.boosted_loss import SUSPICION, BoostedLoss, Mixture, Shown, Weights
 from narl.train.methods.boosted_parts import OPTIONS, Parts, first_boosted
 from narl.train.methods.guesses import DOUBTS, Guess, guessed
@@ -106,6 +107,9 @@ class Boosted(Method):
         self.adjuster = self.plain.adjuster
         total = setting.total_steps
         self.begins = first_boosted(total) if parts.boost_from is None else round(parts.boost_from * total)
+        # Of all samples, when they came up last; and what the epoch's batches are drawn by.
+        self._suspicions = torch.zeros(setting.num_samples, device=setting.device)
+        self._beliefs: Tensor | None = None
 
     def _trained(self) -> nn.Module:
         """What a step trains: the one network itself, or all of them as one."""
@@ -151,12 +155,33 @@ class Boosted(Method):
         """The adjuster before the training, and its snapshots."""
         return self.plain.kept
 
+    def begin_epoch(self, epoch: int, look: Look) -> None:
+        """Settle how far each label is believed, for the epoch's batches."""
+        if self.parts.believed and self._boosts:
+            self._believe(1 - self._suspicions)
+
+    def _believe(self, beliefs: Tensor | None) -> None:
+        self._beliefs, trusted = beliefs, self.setting.trusted
+        often = None if beliefs is None else how_often(beliefs, self.parts.believed, trusted)
+        self.objective.doubts.often = often
+
+    def redrawn(self, batches: list[Tensor], epoch: int, generator: torch.Generator) -> list[Tensor]:
+        """The usual batches, with more of the labels that are believed; checked samples stay as many as they are."""
+        if self._beliefs is None:
+            return batches
+        return more_believed(batches, self._beliefs, self.parts.believed, generator, self.setting.trusted)
+
+    @property
+    def _boosts(self) -> bool:
+        """Whether the next step is boosted."""
+        return self.parts.any and self.steps >= self.begins
+
     def step(self, x: Inputs, y: Tensor, ids: Tensor) -> StepReport:
         """Train on one batch."""
         refuse_no_labels(y)
         views = cast("tuple[Tensor, ...]", x) if self.views else (x,)
         drawn = self.setting.generator.get_state()
-        boosts = self.parts.any and self.steps >= self.begins
+        boosts = self._boosts
         rows, shown = self._boosted(views, y, ids) if boosts else self._usual(views[0], y, ids)
         self.objective.shown = shown
         times = sum(len(part) for part in rows) // len(y) if boosts else len(rows)
@@ -169,6 +194,7 @@ class Boosted(Method):
         if self._committee is not None and self._committee.averages is not None:
             self._committee.follow(min(self.parts.ema, self.steps / (self.steps + 9)))
         assert self.objective.seen is not None
+        self._suspicions[ids] = report.hyperparameters[SUSPICION].to(self._suspicions.dtype)
         return replace(report, loss=report.loss / len(self.members), rivals=rivals(self.objective.seen, y))
 
     def _usual(self, x: Any, y: Tensor, ids: Tensor) -> tuple[tuple[Any, ...], Shown]:
@@ -228,6 +254,7 @@ class Boosted(Method):
             "plain": self.plain.state_dict(),
             "doubts": {name: value.clone() for name, value in self.objective.doubts.state_dict().items()},
             "generator": self.setting.generator.get_state(),
+            **({"suspicions": self._suspicions.clone(), "beliefs": self._beliefs} if self.parts.believed else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -235,6 +262,10 @@ class Boosted(Method):
         self.plain.load_state_dict(state["plain"])
         self.objective.doubts.load_state_dict(state["doubts"])
         self.setting.generator.set_state(state["generator"])
+        if self.parts.believed:
+            self._suspicions.copy_(state["suspicions"])
+            beliefs = state["beliefs"]
+            self._believe(None if beliefs is None else beliefs.to(self._suspicions))
 
 
 def _repeated(y: Tensor, times: int) -> Tensor:

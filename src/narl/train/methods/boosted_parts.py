@@ -52,6 +52,7 @@ class Parts:
         boost_from: share of the steps before which the loss is the plain adjusted one; None: :func:`first_boosted`.
         ramp: share of the steps after that in which the weight of the guesses rises from 0.
         judge: whose margins the adjuster sees: ``"guess"`` or ``"own"``.
+        believed: share of every batch that is drawn by how far labels are believed.
     """
 
     mixup: float | None = None
@@ -72,6 +73,7 @@ class Parts:
     boost_from: float | None = None
     ramp: float = 0.0
     judge: str = "guess"
+    believed: float = 0.0
 
     def for_kind(self, kind: str | None) -> Parts:
         """With what is open decided by the kind of data, or one clear error for what such data cannot have."""
@@ -139,6 +141,9 @@ OPTIONS: dict[str, Option] = {
     "ramp": Option(0.0, "share of the steps after that in which the guesses' weight rises from 0", low=0, high=1),
     "judge": Option(
         "guess", "whose margins the adjuster sees: of who guesses, or each row's own", choices=("guess", "own")
+    ),
+    "believed": Option(
+        0.0, "share of every batch that is drawn by how far labels are believed; the rest is as usual", low=0, high=0.9
     ),
 }
 """What :class:`Parts` has, as options of a method."""

@@ -86,7 +86,7 @@ class Evidence(nn.Module):
         Args:
             logits: as of :meth:`forward`.
             y: as of :meth:`forward`.
-            counted: which samples are, ``(N,)``; None: all.
+            counted: how much each sample counts, ``(N,)``; None: all alike.
         """
         found = self(logits, y).exp().to(self.seen.dtype)
         if counted is not None:

@@ -92,13 +92,17 @@ class Doubts(nn.Module, ABC):
     Args:
         trusted: whether each sample's label is known to be right, and so not doubted, ``(num_samples,)``; None: of none
             it is.
+
+    ``often`` says how often each sample comes up, beside once an epoch, ``(num_samples,)``; None: all alike.
     """
 
     trusted: Tensor | None
+    often: Tensor | None
 
     def __init__(self, trusted: Tensor | None) -> None:
         super().__init__()
         self.register_buffer("trusted", trusted, persistent=False)
+        self.register_buffer("often", None, persistent=False)
 
     @torch.no_grad()
     def forward(self, adjuster: Adjuster, logits: Tensor, y: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -203,7 +207,10 @@ class ByPosterior(Doubts):
     @torch.no_grad()
     def remember(self, logits: Tensor, y: Tensor, ids: Tensor) -> None:
         """Take the labels into what is known of the noise."""
-        self.evidence.remember(logits, y, None if self.trusted is None else ~self.trusted[ids])
+        counted = torch.ones(len(ids), device=ids.device) if self.often is None else 1 / self.often[ids]
+        if self.trusted is not None:
+            counted = counted.masked_fill(self.trusted[ids], 0.0)
+        self.evidence.remember(logits, y, counted)
 
 
 DOUBTS: dict[str, Callable[[Tensor | None, int, int, float], Doubts]] = {

@@ -1,0 +1,90 @@
+"""Batches in which labels that are believed come up more often than others, as in semi-supervised learning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Generator, Tensor
+
+_AT_ONCE = 50  # draws an epoch: few enough for a large set, each from nearly all of it
+_LEAST = 1e-6  # belief of a label that nobody believes: where all are such, they are drawn alike
+
+
+def more_believed(
+    batches: Sequence[Tensor], beliefs: Tensor, share: float, generator: Generator, kept: Tensor | None = None
+) -> list[Tensor]:
+    """Batches of the same sizes, in which a share of the rows gave way to samples that are believed.
+
+    They are drawn with probabilities proportional to the beliefs, none twice for a batch. The rows that stay are the
+    first ones of a batch that comes in random order.
+
+    Args:
+        batches: an epoch's, positions of samples, a tensor ``(n,)`` each.
+        beliefs: how far each sample's label is believed, from 0 to 1, ``(N,)``.
+        share: of the rows that give way, from 0 to 1.
+        generator: where random numbers come from.
+        kept: samples that stay wherever they are, and are not drawn, ``(N,)``; None: none.
+
+    Example:
+        >>> beliefs = torch.tensor([0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0])
+        >>> found = more_believed([torch.tensor([0, 1, 2, 5])], beliefs, 0.5, torch.Generator())
+        >>> found[0].sort().values
+        tensor([0, 1, 3, 4])
+    """
+    weights = beliefs.detach().double().cpu().clamp_min(_LEAST)
+    stays = torch.zeros(len(weights), dtype=torch.bool) if kept is None else kept.cpu()
+    weights = weights.masked_fill(stays, 0.0)
+    found: list[Tensor] = []
+    for group in _groups(batches, share, len(weights)):
+        rests = [_rest(rows, stays, share) for rows in group]
+        counts = [len(rows) - len(rest) for rows, rest in zip(group, rests, strict=True)]
+        if not sum(counts):
+            found += group
+            continue
+        free = weights.clone()
+        free[torch.cat(rests)] = 0.0
+        drawn = torch.multinomial(free, sum(counts), generator=generator)
+        found += [torch.cat(part) for part in zip(rests, torch.split(drawn, counts), strict=True)]
+    return found
+
+
+def _groups(batches: Sequence[Tensor], share: float, samples: int) -> list[list[Tensor]]:
+    """Batches that are drawn for at once: together they want a small part of all samples, so that all are there."""
+    wanted = share * sum(map(len, batches))
+    count = max(1, int(len(batches) * samples / max(wanted, 1.0) / _AT_ONCE))
+    return [list(batches[first : first + count]) for first in range(0, len(batches), count)]
+
+
+def _rest(rows: Tensor, stays: Tensor, share: float) -> Tensor:
+    """The rows of a batch that do not give way, in their order."""
+    movable = (~stays[rows]).nonzero().squeeze(1)
+    gone = movable[len(movable) - round(share * len(movable)) :]
+    rest = torch.ones(len(rows), dtype=torch.bool)
+    rest[gone] = False
+    return rows[rest]
+
+
+def how_often(beliefs: Tensor, share: float, kept: Tensor | None = None) -> Tensor:
+    r"""How often each sample comes up then, beside how often it else would: on average, and as if none came up twice.
+
+    .. math:: r_i = 1 - s + s \, \frac{b_i}{\bar b}
+
+    with the share s and the mean belief :math:`\bar b` of those that may be drawn; 1 for the others.
+
+    Args:
+        beliefs: b, ``(N,)``.
+        share: s.
+        kept: samples that stay where they are, ``(N,)``.
+
+    Returns:
+        r, ``(N,)``.
+
+    Example:
+        >>> how_often(torch.tensor([1.0, 0.0, 0.5, 0.5]), 0.5)
+        tensor([1.5000, 0.5000, 1.0000, 1.0000])
+    """
+    weights = beliefs.clamp_min(_LEAST)
+    drawn = weights if kept is None else weights[~kept]
+    often = 1 - share + share * weights / drawn.mean()
+    return often if kept is None else often.masked_fill(kept, 1.0)
