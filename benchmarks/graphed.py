@@ -5,8 +5,8 @@
 
 PreAct ResNet-18 on random 32×32 images that are on the device already; nothing is varied or evaluated, so it is the
 steps alone. Views are the same images, DivideMix sets half of its labels aside, boosts have begun, and one step in ten
-of A-SL and A-SL+ is a meta step. CE and A-SL are captured as a whole. Both forms of a method take turns; times are by the clock, with the
-device waited for before and after a round. On a CPU both forms are as written.
+of A-SL and A-SL+ is a meta step. CE and A-SL are captured as a whole. Both forms of a method take turns; times are by
+the clock, with the device waited for before and after a round. On a CPU both forms are as written.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Form:
 
     Args:
         name: of the method.
-        kind: of the engine: ``"eager"`` or ``"graphed"``.
+        kind: of the engine: ``"eager"`` or ``"auto"``.
         device: where.
         rows: samples a step.
         precision: ``"float32"`` or ``"bfloat16"``.
@@ -145,7 +145,7 @@ def _wait(device: torch.device) -> None:
 
 def measured(name: str, options: argparse.Namespace, device: str, precision: str) -> dict[str, Any]:
     """A method's row."""
-    forms = {kind: Form(name, kind, device, options.rows, precision) for kind in ("eager", "graphed")}
+    forms = {kind: Form(name, kind, device, options.rows, precision) for kind in ("eager", "auto")}
     began = time.perf_counter()
     for form in forms.values():
         form.milliseconds(WARM if device != "cpu" else 1)
@@ -154,15 +154,15 @@ def measured(name: str, options: argparse.Namespace, device: str, precision: str
     for _ in range(options.rounds):
         for kind, form in forms.items():
             found[kind].append(round(form.milliseconds(options.steps), 3))
-    written, graphs = (statistics.median(found[kind]) for kind in ("eager", "graphed"))
+    written, graphs = (statistics.median(found[kind]) for kind in ("eager", "auto"))
     return {
         "method": name,
         "written_ms": written,
         "graphs_ms": graphs,
         "ratio": round(written / graphs, 3),
         "written_all_ms": found["eager"],
-        "graphs_all_ms": found["graphed"],
-        "replays": forms["graphed"].replays,
+        "graphs_all_ms": found["auto"],
+        "replays": forms["auto"].replays,
         "warming_s": round(seconds, 1),
     }
 

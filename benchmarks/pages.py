@@ -102,6 +102,31 @@ def tangent_tables() -> list[Table]:
     return [Table(title, (*heads, "error, median", "largest"), tuple(lines), (note,))]
 
 
+def graphed_tables() -> list[Table]:
+    """Of ``results/graphed-h200.json``: steps as they are written and with recorded passes, on a GPU."""
+    found = json.loads((RESULTS / "graphed-h200.json").read_text())
+    lines = [
+        (
+            row["method"],
+            *(f"{row[f'{form}_ms']:.1f} ({_range(row[f'{form}_all_ms'])})" for form in ("written", "graphs")),
+        )
+        + (f"{row['ratio']:.1f}",)
+        for row in found["methods"]
+    ]
+    where = found["environment"]
+    note = (
+        f"PreAct ResNet-18, {found['rows']} images of 32 × 32, {found['precision']}, {where['device']}, torch "
+        f"{where['torch']}, alone: medians of {found['rounds']} rounds of {found['steps']} steps, and their range. Of A-SL "
+        "and A-SL+ one step in ten is a meta step. CE and A-SL are captured as a whole."
+    )
+    heads = ("", "as written", "with graphs", "ratio")
+    return [Table("Milliseconds a step", heads, tuple(lines), (note,))]
+
+
+def _range(values: list[float]) -> str:
+    return f"{min(values):.1f} to {max(values):.1f}"
+
+
 def comparison_tables(name: str) -> list[Table]:
     """Of ``results/runs``: a table of the paper, or CIFAR-10N, with its variants."""
     return comparison.tables(name, comparison.rows(name, runs.read(RESULTS), variants=True))
@@ -184,7 +209,7 @@ def review_tables() -> list[Table]:
 
 BLOCKS: dict[str, dict[str, Callable[[], list[Table]]]] = {
     "cost.md": {"cost": cost_tables, "growth": growth_tables, "scaling": scaling_tables},
-    "engine.md": {"tangents": tangent_tables},
+    "engine.md": {"tangents": tangent_tables, "graphed": graphed_tables},
     "scaling.md": {"plan": plan.tables},
     "results.md": {
         name: functools.partial(comparison_tables, name) for name in ("table1", "table2", "figure5", "cifar10n")

@@ -402,6 +402,32 @@ def test_a_step_that_fails_leaves_calls_as_they_are() -> None:
     assert calls.replays == 0
 
 
+@pytest.mark.parametrize("recorded", [True, False])
+def test_where_memory_does_not_suffice_beside_recordings_the_step_is_done_without(recorded: bool) -> None:
+    own, other = training("Mixup"), training("Mixup")
+    engine = GraphedEngine(other.method, other.model, record=OnCpu())
+    before = 5 if recorded else 1
+    own.go(Engine(own.method), range(STEPS))
+    other.go(engine, range(before))
+    written, asked = other.method.step, []
+
+    def step(*batch: Any) -> Any:
+        asked.append(engine.passes.recorded)
+        if len(asked) == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return written(*batch)
+
+    other.method.step = step  # type: ignore[method-assign]
+    if not recorded:
+        with pytest.raises(torch.OutOfMemoryError):
+            other.go(engine, range(before, STEPS))
+        return
+    with pytest.warns(NarlWarning, match="without CUDA graphs .there is not enough memory beside them"):
+        other.go(engine, range(before, STEPS))
+    assert asked == [True] + [False] * (STEPS - before)
+    assert other.away_from(own) == 0
+
+
 def test_models_are_copied_pickled_and_saved_as_ever() -> None:
     one = training("ELR+")
     engine = GraphedEngine(one.method, one.model, record=OnCpu())
@@ -418,7 +444,7 @@ def test_models_are_copied_pickled_and_saved_as_ever() -> None:
 
 def test_only_gpus_have_graphs() -> None:
     one = training("ELR+")
-    for name in ("auto", "eager", "graphed"):
+    for name in ("auto", "eager"):
         made = make(name, one.method, one.model, one.optimizer, None, rows=12, steps=STEPS)
         assert type(made) is Engine
 

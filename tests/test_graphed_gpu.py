@@ -32,7 +32,7 @@ def exact_float32() -> Iterator[None]:
 
 
 def engine_of(one: Training, precision: str = "float32") -> GraphedEngine:
-    made = make("graphed", one.method, one.model, one.optimizer, None, rows=ROWS, steps=STEPS, precision=precision)
+    made = make("auto", one.method, one.model, one.optimizer, None, rows=ROWS, steps=STEPS, precision=precision)
     assert isinstance(made, GraphedEngine)
     return made
 

@@ -1,9 +1,8 @@
 """Engines: how a method's steps are computed.
 
 ``eager`` does them as the method has written them. ``auto`` does the same training faster where it can: on NVIDIA GPUs
-a step is a few compiled functions (:mod:`narl.bilevel.passes`), captured as one CUDA graph. ``graphed`` is ``auto``,
-but of methods that do not say what their steps are, the networks' passes are captured
-(:mod:`narl.train.engine.graphed`).
+a step is a few compiled functions (:mod:`narl.bilevel.passes`), captured as one CUDA graph; of methods that do not say
+what their steps are, the networks' passes are (:mod:`narl.train.engine.graphed`).
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def make(
     """The engine of that name.
 
     Args:
-        name: ``"auto"``, ``"eager"`` or ``"graphed"``.
+        name: ``"auto"`` or ``"eager"``.
         method: what a step is.
         model: that it trains.
         optimizer: the model's.
@@ -58,7 +57,7 @@ def make(
         warnings.warn(f"{processes} processes train without CUDA graphs, for now", NarlWarning, stacklevel=2)
     if name == "eager" or kind != "cuda" or processes > 1:
         return Engine(method, type_of(precision))
-    if name == "graphed" and type(method).move is Method.move:
+    if type(method).move is Method.move:
         return GraphedEngine(method, model, type_of(precision))
     return CapturedEngine(
         method,

@@ -36,7 +36,8 @@ _MOST = 8  # recordings of a network: each has memory of its own
 class GraphedEngine(Engine):
     """Does a method's steps as they are written; passes of its networks are replayed as CUDA graphs.
 
-    What cannot be recorded is said in one line; from then on all passes run as they are written.
+    What cannot be recorded is said in one line; from then on all passes run as they are written. So it is where memory
+    does not suffice beside the recordings: then the step is done once more without them.
 
     Args:
         method: what a step is.
@@ -54,8 +55,15 @@ class GraphedEngine(Engine):
 
     def step(self, x: Any, y: Tensor, ids: Tensor) -> StepReport:
         """Train on one batch."""
-        with self.passes.in_use():
-            return self.eagerly(x, y, ids)
+        try:
+            with self.passes.in_use():
+                return self.eagerly(x, y, ids)
+        except torch.OutOfMemoryError:
+            if not self.passes.recorded:
+                raise
+        # Here, where the error is gone, and with it the memory of what it broke off.
+        self.passes.refuse("there is not enough memory beside them")
+        return self.eagerly(x, y, ids)
 
     def reset(self) -> None:
         """Forget the recordings."""
@@ -112,6 +120,17 @@ class Passes:
         self._networks = {network: _Network(network) for network in self._networks}
         self._record.forget()
 
+    def refuse(self, reason: str) -> None:
+        """Record and repeat nothing from now on, and say why."""
+        self._refused = True
+        self.forget()
+        self._tell(reason)
+
+    @property
+    def recorded(self) -> bool:
+        """Whether there are recordings."""
+        return any(network.passes for network in self._networks.values())
+
     def replays(self, network: nn.Module) -> int:
         """How many passes of a network have been repeated by recordings."""
         return self._networks[network].replays
@@ -137,14 +156,13 @@ class Passes:
         kind = network.kind(x, differentiated=differentiated)
         held = network.held()
         if network.comes(kind, held):
+            reason = None
             try:
                 network.add(kind, held, self._record(network.network, x, differentiated=differentiated))
             except Exception as error:
                 reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
-                self._refused = True
-            if self._refused:  # here, where the error is gone, and with it the memory of what it broke off
-                self.forget()
-                self._tell(reason)
+            if reason is not None:  # here, where the error is gone, and with it the memory of what it broke off
+                self.refuse(reason)
                 return None
         found = network.passes.get((kind, held))
         # What an earlier call in this step has left is still needed for its backward pass.

@@ -227,7 +227,7 @@ class Method(ABC):
         return None
 
     def redrawn(self, batches: list[Tensor], epoch: int, generator: torch.Generator) -> list[Tensor]:
-        """The epoch's batches, where :meth:`rows` gives None: the usual ones, unless a method changes some of their rows.
+        """The epoch's batches, where :meth:`rows` gives None: the usual ones, unless a method changes them.
 
         Asked for when :meth:`rows` is. The usual batches hold each sample once, or checked samples as often as
         ``--clean-share`` says.
