@@ -109,15 +109,15 @@ def graphed_tables() -> list[Table]:
         (
             row["method"],
             *(f"{row[f'{form}_ms']:.1f} ({_range(row[f'{form}_all_ms'])})" for form in ("written", "graphs")),
+            f"{row['ratio']:.1f}",
         )
-        + (f"{row['ratio']:.1f}",)
         for row in found["methods"]
     ]
     where = found["environment"]
     note = (
         f"PreAct ResNet-18, {found['rows']} images of 32 × 32, {found['precision']}, {where['device']}, torch "
-        f"{where['torch']}, alone: medians of {found['rounds']} rounds of {found['steps']} steps, and their range. Of A-SL "
-        "and A-SL+ one step in ten is a meta step. CE and A-SL are captured as a whole."
+        f"{where['torch']}, alone: medians of {found['rounds']} rounds of {found['steps']} steps, and their range. Of "
+        "A-SL and A-SL+ one step in ten is a meta step. CE and A-SL are captured as a whole."
     )
     heads = ("", "as written", "with graphs", "ratio")
     return [Table("Milliseconds a step", heads, tuple(lines), (note,))]

@@ -417,7 +417,7 @@ def test_where_memory_does_not_suffice_beside_recordings_the_step_is_done_withou
             raise torch.OutOfMemoryError("CUDA out of memory")
         return written(*batch)
 
-    other.method.step = step  # type: ignore[method-assign]
+    other.method.step = step  # type: ignore[assignment]
     if not recorded:
         with pytest.raises(torch.OutOfMemoryError):
             other.go(engine, range(before, STEPS))
