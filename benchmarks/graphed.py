@@ -1,12 +1,14 @@
 """What a step of boosted methods and systems takes on a GPU: as written, and with passes replayed as CUDA graphs.
 
     PYTHONPATH=src python3 benchmarks/graphed.py --out results/graphed-h200.json
+    PYTHONPATH=src python3 benchmarks/graphed.py --out captured.json --engine captured --methods A-SL+ --varied
     PYTHONPATH=src python3 benchmarks/graphed.py --out cpu.json --device cpu --rows 8 --steps 2 --rounds 1  # a trial
 
-PreAct ResNet-18 on random 32×32 images that are on the device already; nothing is varied or evaluated, so it is the
-steps alone. Views are the same images, DivideMix sets half of its labels aside, boosts have begun, and one step in ten
-of A-SL and A-SL+ is a meta step. CE and A-SL are captured as a whole. Both forms of a method take turns; times are by
-the clock, with the device waited for before and after a round. On a CPU both forms are as written.
+PreAct ResNet-18 on random 32×32 images that are on the device already; nothing is evaluated, and without ``--varied``
+nothing is varied and views are the same images, so it is the steps alone. DivideMix sets half of its labels aside,
+boosts have begun, and one step in ten of A-SL and A-SL+ is a meta step. CE and A-SL are captured as a whole, A-SL+ with
+``--engine captured``. Both forms of a method take turns; times are by the clock, with the device waited for before and
+after a round. On a CPU both forms are as written.
 """
 
 from __future__ import annotations
@@ -23,8 +25,10 @@ import torch
 from torch import Tensor, nn
 
 from narl import models
+from narl.data import augmentation
 from narl.train import engine, methods
 from narl.train.engine.graphed import GraphedEngine, networks_of
+from narl.train.engine.prepared import PreparedEngine
 from narl.train.environment import environment, usable_device
 from narl.train.methods import Setting
 from narl.train.methods.divide_mix import DivideMix
@@ -38,6 +42,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "DivideMix": {"warmup": 1},
 }
 CLASSES, BATCHES, WARM = 10, 10, 20
+SHORT = 10_000  # steps of a run whose kernels are not worth compiling
 
 
 class CleanBatch:
@@ -65,13 +70,14 @@ class Form:
 
     Args:
         name: of the method.
-        kind: of the engine: ``"eager"`` or ``"auto"``.
+        kind: of the engine: ``"eager"``, ``"auto"`` or ``"captured"``.
         device: where.
-        rows: samples a step.
         precision: ``"float32"`` or ``"bfloat16"``.
+        options: of the command line: rows, compiled, varied.
     """
 
-    def __init__(self, name: str, kind: str, device: str, rows: int, precision: str) -> None:
+    def __init__(self, name: str, kind: str, device: str, precision: str, options: argparse.Namespace) -> None:
+        rows, steps = options.rows, engine.STEPS_WORTH_COMPILING if options.compiled else SHORT
         torch.manual_seed(0)
         spec, samples = methods.get(name), BATCHES * rows
         networks = spec.networks_for(METHODS[name])
@@ -80,7 +86,7 @@ class Form:
             self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         optimizer = torch.optim.SGD(trained, lr=0.02, momentum=0.9, weight_decay=5e-4, fused=device != "cpu")
-        self.x = torch.randn(samples, 3, 32, 32, device=device)
+        self.x = torch.randn(samples, 3, 32, 32, generator=torch.Generator().manual_seed(0)).to(device)
         self.y = torch.arange(samples, device=device) % CLASSES
         clean = CleanBatch(self.x[:rows], self.y[:rows])
         setting = Setting(
@@ -88,7 +94,7 @@ class Form:
             optimizer,
             torch.bincount(self.y).cpu(),
             clean,
-            total_steps=10_000,
+            total_steps=steps,
             num_samples=samples,
             generator=torch.Generator().manual_seed(0),
             labels=self.y,
@@ -102,9 +108,13 @@ class Form:
         order = torch.split(torch.arange(samples), rows) if chosen is None else chosen
         self.batches = [each.to(device) for each in order]
         self.engine = engine.make(
-            kind, self.method, self.model, optimizer, clean, rows=rows, steps=10_000, precision=precision
+            kind, self.method, self.model, optimizer, clean, rows=rows, steps=steps, precision=precision
         )
         self._at = 0
+        views = self.method.views or ("usual",)
+        self._views = [augmentation.view(view, "crop+flip") for view in views] if options.varied else []
+        self._bytes = (32 * self.x + 128).clamp(0, 255).to(torch.uint8)
+        self._draws = torch.Generator().manual_seed(0)
 
     def _half_right(self, module: nn.Module) -> Tensor:
         """Logits by which every second label is right."""
@@ -117,9 +127,16 @@ class Form:
         rows = self.batches[at]
         if isinstance(self.method, DivideMix):
             self.method._at = at
-        x = self.x[rows]
-        self.engine.step((x,) * len(self.method.views) or x, self.y[rows], rows)
+        self.engine.step(self._inputs(rows), self.y[rows], rows)
         self._at += 1
+
+    def _inputs(self, rows: Tensor) -> Any:
+        """A batch as the training loop brings it, or as it is."""
+        if not self._views:
+            x = self.x[rows]
+            return (x,) * len(self.method.views) or x
+        varied = [view(self._bytes[rows], self._draws).float() / 32 - 4 for view in self._views]
+        return tuple(varied) if self.method.views else varied[0]
 
     def milliseconds(self, steps: int) -> float:
         """Of a step, the mean of so many."""
@@ -132,7 +149,9 @@ class Form:
 
     @property
     def replays(self) -> int:
-        """Passes that have been replayed so far."""
+        """Passes, or whole steps, that have been replayed so far."""
+        if isinstance(self.engine, PreparedEngine):
+            return self.engine.steps
         if not isinstance(self.engine, GraphedEngine):
             return 0
         return sum(self.engine.passes.replays(network) for network in networks_of(self.model))
@@ -145,7 +164,8 @@ def _wait(device: torch.device) -> None:
 
 def measured(name: str, options: argparse.Namespace, device: str, precision: str) -> dict[str, Any]:
     """A method's row."""
-    forms = {kind: Form(name, kind, device, options.rows, precision) for kind in ("eager", "auto")}
+    kinds = ("eager", options.engine)
+    forms = {kind: Form(name, kind, device, precision, options) for kind in kinds}
     began = time.perf_counter()
     for form in forms.values():
         form.milliseconds(WARM if device != "cpu" else 1)
@@ -154,15 +174,15 @@ def measured(name: str, options: argparse.Namespace, device: str, precision: str
     for _ in range(options.rounds):
         for kind, form in forms.items():
             found[kind].append(round(form.milliseconds(options.steps), 3))
-    written, graphs = (statistics.median(found[kind]) for kind in ("eager", "auto"))
+    written, graphs = (statistics.median(found[kind]) for kind in kinds)
     return {
         "method": name,
         "written_ms": written,
         "graphs_ms": graphs,
         "ratio": round(written / graphs, 3),
         "written_all_ms": found["eager"],
-        "graphs_all_ms": found["auto"],
-        "replays": forms["auto"].replays,
+        "graphs_all_ms": found[options.engine],
+        "replays": forms[options.engine].replays,
         "warming_s": round(seconds, 1),
     }
 
@@ -175,6 +195,9 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=128, help="samples a step")
     parser.add_argument("--steps", type=int, default=20, help="of a round")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--engine", default="auto", choices=["auto", "captured"], help="of the form with graphs")
+    parser.add_argument("--compiled", action="store_true", help="compile what is captured, as long runs do")
+    parser.add_argument("--varied", action="store_true", help="vary every batch, as in training")
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
     options = parser.parse_args()
     device = usable_device(options.device)
@@ -192,7 +215,8 @@ def main() -> None:
         gc.collect()
     facts = {"model": "preact_resnet18", "rows": options.rows, "precision": precision, "image": 32}
     sizes = {"steps": options.steps, "rounds": options.rounds}
-    found = {"environment": environment(device), **facts, **sizes, "methods": rows}
+    forms = {"engine": options.engine, "compiled": options.compiled, "varied": options.varied}
+    found = {"environment": environment(device), **facts, **sizes, **forms, "methods": rows}
     options.out.write_text(json.dumps(found, indent=1) + "\n")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -30,6 +30,16 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "Mixup": ("Mixup", {}),
     "MentorNet": ("MentorNet", {"every": 4}),
 }
+
+PREPARED: dict[str, tuple[str, dict[str, Any]]] = {
+    "as it is": ("A-GCE+", {}),
+    "posterior": ("A-GCE+", {"doubt": "posterior", "suspicion": 0.0, "confidence": 0.0, "temperature": 1.0}),
+    "not mixed": ("A-GCE+", {"mixup": 0.0, "balance": 0.0}),
+    "later": ("A-GCE+", {"boost_from": 0.3, "ramp": 0.3}),
+    "without averages": ("A-GCE+", {"ema": 0.0}),
+    "transferred": ("T-GCE+", {}),
+}
+"""Boosted methods whose whole steps can be graphs: of which training, and what is different."""
 
 
 class OnCpu:
@@ -95,7 +105,14 @@ class Training:
         return views or self.x[rows], self.y[rows], rows
 
     def go(self, engine: Engine, steps: range) -> None:
-        self.reports += [engine.step(*self.batch(number)) for number in steps]
+        for number in steps:
+            self.done(engine.step(*self.batch(number)))
+
+    def done(self, report: StepReport) -> None:
+        """Keep a report: what a graph says of samples holds until the next step."""
+        assert report.margins is not None
+        fields = {name: value.clone() for name, value in report.hyperparameters.items()}
+        self.reports.append(replace(report, margins=report.margins.clone(), hyperparameters=fields))
 
     @property
     def state(self) -> tuple[Any, Any, Any]:
@@ -113,8 +130,15 @@ class Training:
 
 
 def training(
-    kind: str = "A-GCE+", *, device: str = "cpu", network: Any = tiny, rate: float = 0.02, **more: Any
+    kind: str = "A-GCE+",
+    *,
+    device: str = "cpu",
+    network: Any = tiny,
+    rate: float = 0.02,
+    trusted: int = 0,
+    **more: Any,
 ) -> Training:
+    """A training; the labels of its first samples, as many as ``trusted`` says, are known to be right."""
     name, options = METHODS[kind]
     options = {**options, **more}
     spec = methods.get(name)
@@ -138,6 +162,7 @@ def training(
         batch_size=ROWS,
         epochs=10,
         kind="image",
+        trusted=torch.arange(SAMPLES, device=device) < trusted if trusted else None,
     )
     method = spec.build(setting, **{**options_of(spec), **options})
     rows = [torch.randperm(SAMPLES, generator=draws)[:ROWS].to(device) for _ in range(STEPS)]

@@ -444,7 +444,7 @@ def test_models_are_copied_pickled_and_saved_as_ever() -> None:
 
 def test_only_gpus_have_graphs() -> None:
     one = training("ELR+")
-    for name in ("auto", "eager"):
+    for name in ("auto", "eager", "captured"):
         made = make(name, one.method, one.model, one.optimizer, None, rows=12, steps=STEPS)
         assert type(made) is Engine
 

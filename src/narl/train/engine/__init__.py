@@ -2,7 +2,8 @@
 
 ``eager`` does them as the method has written them. ``auto`` does the same training faster where it can: on NVIDIA GPUs
 a step is a few compiled functions (:mod:`narl.bilevel.passes`), captured as one CUDA graph; of methods that do not say
-what their steps are, the networks' passes are (:mod:`narl.train.engine.graphed`).
+what their steps are, the networks' passes are (:mod:`narl.train.engine.graphed`). ``captured`` is ``auto``, but steps
+that prepare another method's are captured as that one's (:mod:`narl.train.engine.prepared`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from narl.errors import NarlWarning
 from narl.train.engine.base import Engine
 from narl.train.engine.captured import CapturedEngine, Clean
 from narl.train.engine.graphed import GraphedEngine
+from narl.train.engine.prepared import PreparedEngine
 from narl.train.methods import Method
+from narl.train.methods.base import PreparingMethod
 
 __all__ = ["Engine", "make", "precision_of", "type_of"]
 
@@ -42,7 +45,7 @@ def make(
     """The engine of that name.
 
     Args:
-        name: ``"auto"`` or ``"eager"``.
+        name: ``"auto"``, ``"eager"`` or ``"captured"``.
         method: what a step is.
         model: that it trains.
         optimizer: the model's.
@@ -57,6 +60,11 @@ def make(
         warnings.warn(f"{processes} processes train without CUDA graphs, for now", NarlWarning, stacklevel=2)
     if name == "eager" or kind != "cuda" or processes > 1:
         return Engine(method, type_of(precision))
+    compiled = steps >= STEPS_WORTH_COMPILING
+    if name == "captured" and isinstance(method, PreparingMethod):
+        return PreparedEngine(
+            method, model, optimizer, clean, rows=rows, precision=type_of(precision), compiled=compiled
+        )
     if type(method).move is Method.move:
         return GraphedEngine(method, model, type_of(precision))
     return CapturedEngine(
@@ -66,7 +74,7 @@ def make(
         clean,
         rows=rows,
         precision=type_of(precision),
-        compiled=steps >= STEPS_WORTH_COMPILING,
+        compiled=compiled,
     )
 
 

@@ -74,6 +74,11 @@ class CapturedEngine(Engine):
         self.steps, self._told = 0, False
         self.reset()
 
+    @property
+    def gave_up(self) -> bool:
+        """Whether nothing is captured any more, since it could not be."""
+        return not self._levels
+
     def reset(self) -> None:
         """Forget the graphs: the tensors that they work on have been replaced."""
         self._iteration: Iteration | None = None

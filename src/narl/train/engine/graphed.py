@@ -12,7 +12,7 @@ import functools
 import warnings
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import torch
 import torch.autograd.forward_ad as forward_ad
@@ -27,6 +27,8 @@ from narl.models.committee import Committee
 from narl.train.engine.base import Engine
 from narl.train.engine.recording import Record, Recorder, Recording, places_of
 from narl.train.methods import Method
+
+Done = TypeVar("Done")
 
 _OFTEN, _AMONG = 3, 16  # a pass is recorded when it comes up so often among a network's last ones
 _MOST = 8  # recordings of a network: each has memory of its own
@@ -55,15 +57,19 @@ class GraphedEngine(Engine):
 
     def step(self, x: Any, y: Tensor, ids: Tensor) -> StepReport:
         """Train on one batch."""
+        return self.replaying(lambda: self.eagerly(x, y, ids))
+
+    def replaying(self, act: Callable[[], Done]) -> Done:
+        """Do something in which passes are replayed; where memory does not suffice, once more without recordings."""
         try:
             with self.passes.in_use():
-                return self.eagerly(x, y, ids)
+                return act()
         except torch.OutOfMemoryError:
             if not self.passes.recorded:
                 raise
         # Here, where the error is gone, and with it the memory of what it broke off.
         self.passes.refuse("there is not enough memory beside them")
-        return self.eagerly(x, y, ids)
+        return act()
 
     def reset(self) -> None:
         """Forget the recordings."""

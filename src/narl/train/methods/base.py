@@ -284,6 +284,45 @@ class Method(ABC):
             )
 
 
+Rows: TypeAlias = tuple[Any, Tensor, Tensor]
+"""Inputs, labels and positions, as a method's step takes them."""
+
+
+class PreparingMethod(Method):
+    """A method whose step is another one's, on rows that it prepares from the batch.
+
+    So an engine can have the other method's steps done in a way that it does not know of.
+    """
+
+    @property
+    @abstractmethod
+    def inner(self) -> Method:
+        """The other method."""
+
+    @property
+    @abstractmethod
+    def inner_model(self) -> nn.Module:
+        """What that one trains."""
+
+    @abstractmethod
+    def prepared(self, x: Inputs, y: Tensor, ids: Tensor, *, fixed: bool = False) -> Rows | None:
+        """What the other method's step is given, and all that it looks at besides.
+
+        Args:
+            x: inputs, as of :meth:`Method.step`.
+            y: labels.
+            ids: positions.
+            fixed: whether all of it is to be in tensors that stay where they are from step to step, for graphs.
+
+        Returns:
+            Rows; None: they cannot be fixed, for now.
+        """
+
+    @abstractmethod
+    def completed(self, report: StepReport, y: Tensor, ids: Tensor) -> StepReport:
+        """What is left to do after the other method's step, and what the report is to the batch."""
+
+
 class LossMethod(Method):
     """A method that is a loss: :meth:`values` says which, the rest is here.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias, cast, final
 
@@ -20,7 +20,7 @@ from narl.checks import at_least_float32
 from narl.errors import OptionError
 from narl.models.committee import Committee, Networks
 from narl.train.methods.adjusted import Adjusted
-from narl.train.methods.base import Look, Method, Setting
+from narl.train.methods.base import Look, PreparingMethod, Rows, Setting
 from narl.train.methods.believed import how_often, more_believed
 from narl.train.methods.boosted_loss import SUSPICION, BoostedLoss, Mixture, Shown, Weights
 from narl.train.methods.boosted_parts import OPTIONS, Parts, first_boosted
@@ -59,7 +59,7 @@ class SideBySide(nn.Module):
 
 
 @final
-class Boosted(Method):
+class Boosted(PreparingMethod):
     """Trains with an adjusted loss and what else helps against noisy labels, each part of which can be switched off.
 
     A step makes one pass over all rows of all networks: mixed usual views, then strong views. The hypergradient of a
@@ -110,6 +110,7 @@ class Boosted(Method):
         # Of all samples, when they came up last; and what the epoch's batches are drawn by.
         self._suspicions = torch.zeros(setting.num_samples, device=setting.device)
         self._beliefs: Tensor | None = None
+        self._told: Shown | None = None
 
     def _trained(self) -> nn.Module:
         """What a step trains: the one network itself, or all of them as one."""
@@ -176,26 +177,72 @@ class Boosted(Method):
         """Whether the next step is boosted."""
         return self.parts.any and self.steps >= self.begins
 
+    @property
+    def inner(self) -> Plain:
+        """The plain method, whose objective is that of :class:`.boosted_loss.BoostedLoss`."""
+        return self.plain
+
+    @property
+    def inner_model(self) -> nn.Module:
+        """The network that is trained, or all of them as one."""
+        return self.plain.setting.model
+
     def step(self, x: Inputs, y: Tensor, ids: Tensor) -> StepReport:
         """Train on one batch."""
-        refuse_no_labels(y)
-        views = cast("tuple[Tensor, ...]", x) if self.views else (x,)
+        with self._drawn_anew():
+            rows = self.prepared(x, y, ids)
+            assert rows is not None
+            report = self.plain.step(*rows)
+        return self.completed(report, y, ids)
+
+    @contextlib.contextmanager
+    def _drawn_anew(self) -> Iterator[None]:
+        """What fails inside has drawn nothing."""
         drawn = self.setting.generator.get_state()
-        boosts = self._boosts
-        rows, shown = self._boosted(views, y, ids) if boosts else self._usual(views[0], y, ids)
-        self.objective.shown = shown
-        times = sum(len(part) for part in rows) // len(y) if boosts else len(rows)
         try:
-            inputs = rows[0] if len(rows) == 1 else rows
-            report = self.plain.step(inputs, _repeated(y, times), ids.repeat(times))
+            yield
         except BaseException:
             self.setting.generator.set_state(drawn)
             raise
+
+    def prepared(self, x: Inputs, y: Tensor, ids: Tensor, *, fixed: bool = False) -> Rows | None:
+        """The rows that the networks are shown; the objective is told what they are.
+
+        Fixed are those of one network that is told guesses, once the boost has begun, unless labels are doubted by the
+        loss: how strongly is known only after the step.
+        """
+        refuse_no_labels(y)
+        boosts = self._boosts
+        if fixed and not (boosts and self._is_fixable):
+            return None
+        views = cast("tuple[Tensor, ...]", x) if self.views else (x,)
+        with self._drawn_anew():
+            rows, shown = self._boosted(views, y, ids) if boosts else self._usual(views[0], y, ids)
+        times = sum(len(part) for part in rows) // len(y) if boosts else len(rows)
+        self._told = shown
+        if fixed:
+            self.objective.fix(shown)
+        else:
+            self.objective.shown = shown
+        return rows[0] if len(rows) == 1 else rows, _repeated(y, times), ids.repeat(times)
+
+    @property
+    def _is_fixable(self) -> bool:
+        parts = self.parts
+        return len(self.members) == 1 and parts.guesses and parts.judge == "guess" and parts.doubt != "loss"
+
+    def completed(self, report: StepReport, y: Tensor, ids: Tensor) -> StepReport:
+        """Have the averages follow, and remember how strongly each label is doubted."""
         if self._committee is not None and self._committee.averages is not None:
             self._committee.follow(min(self.parts.ema, self.steps / (self.steps + 9)))
-        assert self.objective.seen is not None
-        self._suspicions[ids] = report.hyperparameters[SUSPICION].to(self._suspicions.dtype)
-        return replace(report, loss=report.loss / len(self.members), rivals=rivals(self.objective.seen, y))
+        judged, fields = self.objective.seen, report.hyperparameters
+        guess = self._told.guesses[0] if self._told is not None and self._told.settled else None
+        if guess is not None:
+            judged, fields = guess.logits, {**fields, SUSPICION: guess.doubts}
+            self.objective.doubts.remember(judged, y, ids)
+        assert judged is not None
+        self._suspicions[ids] = fields[SUSPICION].to(self._suspicions.dtype)
+        return replace(report, loss=report.loss / len(self.members), hyperparameters=fields, rivals=rivals(judged, y))
 
     def _usual(self, x: Any, y: Tensor, ids: Tensor) -> tuple[tuple[Any, ...], Shown]:
         """The plain adjusted loss of every network."""
@@ -205,7 +252,7 @@ class Boosted(Method):
     def _boosted(self, views: tuple[Any, ...], y: Tensor, ids: Tensor) -> tuple[tuple[Any, ...], Shown]:
         """Every network's rows, and what they are."""
         usual, strong = views[0], views[1:]
-        guesses = self._guesses(usual, y, ids)
+        guesses, trusted = self._guesses(usual, y, ids), self.objective.doubts.trusted
         rows: list[Any] = []
         mixtures: list[Mixture | None] = []
         for _ in self.members:
@@ -217,7 +264,8 @@ class Boosted(Method):
                 own = self._mixer(usual, mixture.partners, share)
             mixtures.append(mixture)
             rows.append(torch.cat([own, *strong]) if strong else own)
-        return tuple(rows), Shown(y, ids, mixtures, guesses, strong=bool(strong))
+        right, settled = None if trusted is None else trusted[ids], self._is_fixable
+        return tuple(rows), Shown(y, ids, mixtures, guesses, bool(strong), right=right, settled=settled)
 
     @torch.no_grad()
     def _guesses(self, x: Any, y: Tensor, ids: Tensor) -> list[Guess | None]:
@@ -314,6 +362,7 @@ def spec(plain: MethodSpec) -> MethodSpec:
         def inside(own: Setting, wrap: Wrap) -> Plain:
             made = plain.make(own, wrap=wrap, **of_data, **options)
             assert isinstance(made, (Adjusted, Transferred))
+            made.name = f"{plain.name}+"  # so it is called where an engine does its steps
             return made
 
         return Boosted(setting, parts, inside)

@@ -7,8 +7,8 @@ left is a function of the batch's logits and of the adjuster's parameters, as th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import final
+from dataclasses import dataclass, fields
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from narl.checks import at_least_float32
 from narl.train.methods.guesses import Doubts, Guess
 from narl.train.methods.mixing import mixed, one_hot
 from narl.train.methods.pair import mean_prediction
-from narl.train.methods.trusted import with_trusted
+from narl.train.methods.trusted import where_right, with_trusted
 
 SUSPICION = "suspicion"
 """The field that says how strongly each sample is held for mislabelled."""
@@ -30,7 +30,7 @@ class Mixture:
     """How the usual views of a batch were mixed: with whom, and how much of each is itself."""
 
     partners: Tensor
-    share: float
+    share: float | Tensor
 
 
 @final
@@ -45,6 +45,9 @@ class Shown:
         guesses: what each network is told; None: nothing.
         strong: whether rows of strong views follow each network's N rows.
         boosted: whether this is more than the plain adjusted loss.
+        right: whether each sample's label is known to be right, ``(N,)``; None: of none it is.
+        settled: whether the labels are doubted as the one guess says; else that is told after the networks' pass, and
+            remembered then.
     """
 
     y: Tensor
@@ -53,6 +56,63 @@ class Shown:
     guesses: Sequence[Guess | None]
     strong: bool = False
     boosted: bool = True
+    right: Tensor | None = None
+    settled: bool = False
+
+
+@final
+class Fixed(nn.Module):
+    """What one network is shown, in tensors that stay where they are: for steps that are repeated as graphs.
+
+    Args:
+        shown: for an example, settled; later ones are alike but for their values.
+
+    Example:
+        >>> guess = Guess(torch.zeros(2, 3), torch.zeros(2, 3), torch.zeros(2), torch.zeros(2), torch.zeros(2))
+        >>> def shown(share):
+        ...     return Shown(torch.arange(2), torch.arange(2), [Mixture(torch.arange(2), share)], [guess], settled=True)
+        >>> fixed = Fixed(shown(0.75))
+        >>> there = fixed().mixtures[0].share
+        >>> fixed.bring(shown(0.5))
+        >>> there
+        tensor(0.5000)
+    """
+
+    def __init__(self, shown: Shown) -> None:
+        super().__init__()
+        self._strong = shown.strong
+        self._names = [name for name, value in _parts(shown).items() if value is not None]
+        for name, value in _parts(shown).items():
+            if value is not None:
+                self.register_buffer(f"shown_{name}", value.clone(), persistent=False)
+
+    def bring(self, shown: Shown) -> None:
+        """Take over what is shown now."""
+        for name, value in _parts(shown).items():
+            if value is not None:
+                self.get_buffer(f"shown_{name}").copy_(value)
+
+    def forward(self) -> Shown:
+        """What is shown."""
+        own: dict[str, Any] = {name: getattr(self, f"shown_{name}") for name in self._names}
+        mixture = Mixture(own["partners"], own["share"]) if "share" in own else None
+        guess = Guess(**{part.name: own[part.name] for part in fields(Guess)})
+        return Shown(own["y"], own["ids"], [mixture], [guess], self._strong, right=own.get("right"), settled=True)
+
+
+def _parts(shown: Shown) -> dict[str, Tensor | None]:
+    """The tensors that one network is shown, by name."""
+    (mixture,), (guess,) = shown.mixtures, shown.guesses
+    assert guess is not None
+    share = None if mixture is None else torch.as_tensor(mixture.share, dtype=guess.logits.dtype)
+    return {
+        "y": shown.y,
+        "ids": shown.ids,
+        "right": shown.right,
+        "partners": None if mixture is None else mixture.partners,
+        "share": None if share is None else share.to(guess.logits.device),
+        **vars(guess),
+    }
 
 
 @final
@@ -101,8 +161,8 @@ class BoostedLoss(nn.Module):
         by_guess: whether the adjuster sees the margins of the one who guesses; else those of each row itself, of
             mixtures by their mixed targets.
 
-    ``shown`` says what the rows are, and is set before each step; ``seen`` are the logits by which the samples of the
-    last one were judged, ``(N, c)``.
+    ``shown`` says what the rows are, and is set before each step, or :meth:`fix` is called; ``seen`` are the logits by
+    which the samples of the last one were judged, ``(N, c)``.
 
     Example:
         >>> from narl.train.methods.guesses import ByMargin
@@ -133,6 +193,14 @@ class BoostedLoss(nn.Module):
         self._doubts = (doubts,)  # its memory belongs to the method's state, not to the loss that is learned
         self.shown: Shown | None = None
         self.seen: Tensor | None = None
+        self._fixed: Fixed | None = None
+
+    def fix(self, shown: Shown) -> None:
+        """Show this from tensors that stay where they are, until ``shown`` is set."""
+        if self._fixed is None:
+            self._fixed = Fixed(shown)
+        self._fixed.bring(shown)
+        self.shown = None
 
     @property
     def doubts(self) -> Doubts:
@@ -192,27 +260,27 @@ class BoostedLoss(nn.Module):
         own = given
         if own is None:
             own = self.serving(z, shown.y if mixture is None else self._mixed_targets(z, shown, mixture), shown.ids)
-        values = self._samples(z, shown.y, shown.ids, own, guess)
+        values = self._samples(z, shown.y, shown.right, own, guess)
         if mixture is None:
             return values
         order, share = mixture.partners, mixture.share
         other = own if given is None else {name: value[order] for name, value in given.items()}
         told = None if guess is None else guess.of(order)
-        return share * values + (1 - share) * self._samples(z, shown.y[order], shown.ids[order], other, told)
+        right = None if shown.right is None else shown.right[order]
+        return share * values + (1 - share) * self._samples(z, shown.y[order], right, other, told)
 
     def _samples(
-        self, z: Tensor, y: Tensor, ids: Tensor, hyperparameters: dict[str, Tensor], guess: Guess | None
+        self, z: Tensor, y: Tensor, right: Tensor | None, hyperparameters: dict[str, Tensor], guess: Guess | None
     ) -> Tensor:
         """M, ``(N,)``."""
-        values = self.serving.robust_loss(z, y, **hyperparameters)
-        values = with_trusted(values, z, y, ids, self.doubts.trusted)
+        values = where_right(self.serving.robust_loss(z, y, **hyperparameters), z, y, right)
         if guess is None or not self._weights.consistency:
             return values
         told = -(guess.targets * z.log_softmax(dim=1)).sum(dim=1)
         return (1 - self._weights.takeover * guess.taken) * values + self._weights.consistency * guess.weights * told
 
     def _mixed_targets(self, z: Tensor, shown: Shown, mixture: Mixture) -> Tensor:
-        return mixed(one_hot(shown.y, z.shape[1]).to(z.dtype), mixture.partners, mixture.share)
+        return mixed(one_hot(shown.y, z.shape[1]).to(z.dtype), mixture.partners, float(mixture.share))
 
     @torch.no_grad()
     def observe(self, logits: Tensor, targets: Tensor, ids: Tensor | None = None) -> tuple[dict[str, Tensor], Tensor]:
@@ -233,9 +301,12 @@ class BoostedLoss(nn.Module):
             assert shown.mixtures[0] is not None
             y = self._mixed_targets(judged, shown, shown.mixtures[0])
         hyperparameters, margins = adjuster.observe(judged, y, shown.ids)
-        doubts, _ = self.doubts(adjuster, judged, shown.y, shown.ids)
+        guess = shown.guesses[0]
+        if shown.settled and guess is not None:
+            return {**hyperparameters, SUSPICION: guess.doubts}, margins
+        suspicions, _ = self.doubts(adjuster, judged, shown.y, shown.ids)
         self.doubts.remember(judged, shown.y, shown.ids)
-        return {**hyperparameters, SUSPICION: doubts}, margins
+        return {**hyperparameters, SUSPICION: suspicions}, margins
 
     def _judged(self, logits: Tensor, shown: Shown) -> Tensor:
         """The logits by which the samples are judged, ``(N, c)``: of those who guess, or the networks' own."""
@@ -252,8 +323,11 @@ class BoostedLoss(nn.Module):
         return not self._by_guess and shown.mixtures[0] is not None
 
     def _shown(self) -> Shown:
-        assert self.shown is not None, "nothing was shown"
-        return self.shown
+        if self.shown is not None:
+            return self.shown
+        assert self._fixed is not None, "nothing was shown"
+        found: Shown = self._fixed()
+        return found
 
 
 def divergence(prior: Tensor, logits: Tensor) -> Tensor:

@@ -27,16 +27,18 @@ class Guess:
         targets: the guesses, ``(N, c)``.
         weights: how much each counts, ``(N,)``: nothing for samples whose label is believed.
         taken: how much of the labels' own weight is theirs to take, ``(N,)``.
+        doubts: how strongly the labels are doubted, ``(N,)``.
     """
 
     logits: Tensor
     targets: Tensor
     weights: Tensor
     taken: Tensor
+    doubts: Tensor
 
     def of(self, order: Tensor) -> Guess:
         """Those of other samples of the batch, by their places ``(N,)``."""
-        return Guess(self.logits[order], self.targets[order], self.weights[order], self.taken[order])
+        return Guess(**{name: value[order] for name, value in vars(self).items()})
 
 
 def guessed(
@@ -83,7 +85,7 @@ def guessed(
     weights = torch.where(probabilities.amax(dim=1) >= confidence, doubted, 0.0)
     taken = doubted if unsure == "drop" else weights
     weights = weights if ramp == 1 else ramp * weights
-    return Guess(logits.detach(), sharpened(probabilities, temperature), weights, taken)
+    return Guess(logits.detach(), sharpened(probabilities, temperature), weights, taken, doubts)
 
 
 class Doubts(nn.Module, ABC):

@@ -33,9 +33,17 @@ def with_trusted(values: Tensor, logits: Tensor, y: Tensor, ids: Tensor, trusted
         >>> with_trusted(torch.tensor([0.5, 0.5]), torch.zeros(2, 2), torch.tensor([0, 1]), ids, trusted)
         tensor([0.5000, 0.6931])
     """
-    if trusted is None or not values.dim():
-        return values
-    return torch.where(trusted[ids], ce(logits, y).to(values.dtype), values)
+    return values if trusted is None or not values.dim() else where_right(values, logits, y, trusted[ids])
+
+
+def where_right(values: Tensor, logits: Tensor, y: Tensor, right: Tensor | None) -> Tensor:
+    """The same, told of each of these samples whether its label is right, ``(N,)``; None: of none it is known.
+
+    Example:
+        >>> where_right(torch.tensor([0.5, 0.5]), torch.zeros(2, 2), torch.tensor([0, 1]), torch.tensor([True, False]))
+        tensor([0.6931, 0.5000])
+    """
+    return values if right is None else torch.where(right, ce(logits, y).to(values.dtype), values)
 
 
 def check_trusted(trusted: Tensor, num_samples: int) -> None:
