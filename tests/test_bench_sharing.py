@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from narl.bench.sharing import shared_gpus
-from narl.errors import OptionError
+from narl.errors import NarlWarning, OptionError
 from small_grid import script
 
 
@@ -80,6 +80,8 @@ def test_a_daemon_that_does_not_start(gpus: None, control: Path, monkeypatch: py
     with shared_gpus("cuda", None) as slots:
         assert [slot["CUDA_VISIBLE_DEVICES"] for slot in slots] == ["0", "1"], "one at a time on each"
     assert len(control.read_text().splitlines()) == 1, "nothing to quit"
+    with pytest.warns(NarlWarning, match="3 trainings on a GPU take turns .* did not start"), shared_gpus("cuda", 3):
+        pass
     monkeypatch.setenv("PATH", "/nowhere")
     with shared_gpus("cuda", None) as slots:
         assert len(slots) == 2
@@ -88,7 +90,7 @@ def test_a_daemon_that_does_not_start(gpus: None, control: Path, monkeypatch: py
 def test_which_gpus(gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-7f")
     monkeypatch.setenv("PATH", "/nowhere")
-    with shared_gpus("cuda", 2) as slots:
+    with pytest.warns(NarlWarning, match="is not installed; see to that"), shared_gpus("cuda", 2) as slots:
         assert [slot["CUDA_VISIBLE_DEVICES"] for slot in slots] == ["3", "GPU-7f"] * 2
         cores = max(1, (os.cpu_count() or 1) // 4)
         assert {slot["OMP_NUM_THREADS"] for slot in slots} == {str(cores)}

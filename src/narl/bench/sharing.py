@@ -7,10 +7,11 @@ import os
 import shutil
 import subprocess
 import tempfile
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from narl.errors import OptionError
+from narl.errors import NarlWarning, OptionError
 
 _CONTROL = "nvidia-cuda-mps-control"
 # Four give 1.7 times one process's throughput (ResNet-32, H200); two more compile meanwhile.
@@ -37,11 +38,26 @@ def shared_gpus(device: str, at_once: int | None) -> Iterator[list[dict[str, str
         yield _slots([{}], at_once or 1)
         return
     if at_once == 1 or shutil.which(_CONTROL) is None:
+        if at_once != 1:
+            _tell_of_turns(at_once, "is not installed")
         yield _slots(gpus, at_once or 1)
         return
     with _mps() as environment:
+        if not environment:
+            _tell_of_turns(at_once, "did not start")
         count = at_once or (_SIDE_BY_SIDE if environment else 1)
         yield _slots([{**gpu, **environment} for gpu in gpus], count)
+
+
+def _tell_of_turns(at_once: int | None, why: str) -> None:
+    """Say that trainings gain nothing from each other's company, if several were asked for."""
+    if at_once is not None:
+        warnings.warn(
+            f"{at_once} trainings on a GPU take turns and gain nothing: NVIDIA's MPS ({_CONTROL}) {why}; see to that, "
+            "or leave out --at-once",
+            NarlWarning,
+            stacklevel=3,
+        )
 
 
 def _gpus(device: str) -> list[dict[str, str]]:
