@@ -216,10 +216,10 @@ def believed_tables() -> list[Table]:
         )
     columns = ("", "believed", "temperature", "epochs", "held out: 6, 12, 24, 36", "test", "seconds")
     note = (
-        "PreAct ResNet-18, batches of 128, learning rate 0.05 with a cosine, one seed, four trainings at once on an H200. "
-        "A-SL+: 44,000 images and 1,000 checked ones, which are a quarter of every batch, 5,000 more held out; doubt = "
-        "posterior, suspicion = 0, confidence = 0, mixup = 1, boost_from = 0.2, every = 10. DivideMix: 50,000 images, of "
-        "which 1,000 are checked. Accuracy, %; test: mean of the last five epochs."
+        "PreAct ResNet-18, batches of 128, learning rate 0.05 with a cosine, one seed, four trainings at once on an "
+        "H200. A-SL+: 44,000 images and 1,000 checked ones, which are a quarter of every batch, 5,000 more held out; "
+        "doubt = posterior, suspicion = 0, confidence = 0, mixup = 1, boost_from = 0.2, every = 10. DivideMix: 50,000 "
+        "images, of which 1,000 are checked. Accuracy, %; test: mean of the last five epochs."
     )
     return [Table("80 % symmetric noise, checked images trained on", columns, tuple(sorted(lines)), (note,))]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -90,7 +91,9 @@ def test_a_daemon_that_does_not_start(gpus: None, control: Path, monkeypatch: py
 def test_which_gpus(gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-7f")
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.warns(NarlWarning, match="is not installed; see to that"), shared_gpus("cuda", 2) as slots:
+    with contextlib.ExitStack() as stack:
+        with pytest.warns(NarlWarning, match="is not installed; see to that"):
+            slots = stack.enter_context(shared_gpus("cuda", 2))
         assert [slot["CUDA_VISIBLE_DEVICES"] for slot in slots] == ["3", "GPU-7f"] * 2
         cores = max(1, (os.cpu_count() or 1) // 4)
         assert {slot["OMP_NUM_THREADS"] for slot in slots} == {str(cores)}

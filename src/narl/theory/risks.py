@@ -37,7 +37,7 @@ def excess_risk_bound(bounds: Bounds, num_classes: int, rate: float) -> float:
 
     Reference: Theorem 1 of the paper.
     """
-    c, rate = checked_num_classes(num_classes), _checked_rate(rate, num_classes)
+    c, rate = checked_num_classes(num_classes), checked_rate(rate, num_classes)
     return rate * _checked_gap(bounds) / (c - 1) if rate else 0.0
 
 
@@ -61,7 +61,7 @@ def clean_risk_gap_bound(bounds: Bounds, num_classes: int, rate: float) -> float
 
     Reference: Theorem 1 of the paper.
     """
-    c, rate = checked_num_classes(num_classes), _checked_rate(rate, num_classes)
+    c, rate = checked_num_classes(num_classes), checked_rate(rate, num_classes)
     return rate * _checked_gap(bounds) / (c - 1 - rate * c) if rate else 0.0
 
 
@@ -110,7 +110,7 @@ def asymmetric_excess_risk_bound(
             f"class_rates has shape {tuple(rates.shape)}: give one noise rate a class, two or more classes"
         )
     c = len(rates)
-    rates = torch.tensor([_checked_rate(rate, c) for rate in rates.tolist()], dtype=torch.float64)
+    rates = torch.tensor([checked_rate(rate, c) for rate in rates.tolist()], dtype=torch.float64)
     priors = torch.full_like(rates, 1 / c) if class_priors is None else torch.as_tensor(class_priors).to(rates)
     if priors.shape != rates.shape:
         raise OptionError(
@@ -121,7 +121,8 @@ def asymmetric_excess_risk_bound(
     return _checked_gap(bounds) * float((priors * (1 - rates)).sum())
 
 
-def _checked_rate(rate: float, num_classes: int) -> float:
+def checked_rate(rate: float, num_classes: int) -> float:
+    """A rate of symmetric noise with which labels still say something, or one clear error."""
     if not isinstance(rate, Real) or not 0 <= rate <= 1:
         raise NoiseError(f"rate is {rate!r}, but a noise rate is a share from 0 to 1: write 0.4 for 40 %")
     if num_classes - 1 - rate * num_classes <= 1e-12 * num_classes:
