@@ -188,7 +188,8 @@ def _check_margins(margins: NDArray[np.floating], run: RunFolder) -> None:
             return
     raise RunFolderError(
         f"the run in {run.path} has no margins of {int((~seen).sum()):,} samples: its method must report margins, and "
-        "every sample must have had its turn; give a run of another one, or a longer one, or a smaller --clean-share"
+        "every sample must have had its turn; give a run of another one, or a longer one, or one with less of what is "
+        "drawn more often than that (--clean-share, --option believed)"
     )
 
 

@@ -63,7 +63,7 @@ _ALL = (
     ),
     Protocol(
         "systems",
-        "Systems in the same time",
+        "Boosted losses and systems",
         (*_tasks(("CIFAR-10",), symmetric=(0.2, 0.5, 0.8, 0.9), asymmetric=(0.4,)), *_HUMAN),
         ("CE", "Mixup", "Co-teaching", "ELR+", "DivideMix", "A-GCE+", "A-SL+"),
         "preact_resnet18",

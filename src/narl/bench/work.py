@@ -111,7 +111,8 @@ def settings_of(cell: Cell, protocol: Protocol, place: Place, chosen: Mapping[st
     labels = place.work / f"{cell.slug}-labels.txt"
     longer = reviewing.LONGER if reviewing.is_alone(cell) else 1
     training = training_of(cell, protocol)
-    uses_clean = methods.get(cell.method).uses_clean
+    options = {**asked_of(cell, protocol)["options"], **(chosen or {})}
+    uses_clean = methods.get(cell.method).learns_from_clean(options)
     if not uses_clean:
         training.pop("clean_batch_size", None)
     return Settings(
@@ -122,7 +123,7 @@ def settings_of(cell: Cell, protocol: Protocol, place: Place, chosen: Mapping[st
         heldout=cell.heldout if cell.heldout and uses_clean else None,
         overlap="drop",
         method=cell.method,
-        options={**asked_of(cell, protocol)["options"], **(chosen or {})},
+        options=options,
         adjusters=_adjusters(cell, place),
         tune=cell.tune and chosen is None,
         model=None if cell.model == BY_KIND else cell.model,

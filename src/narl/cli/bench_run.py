@@ -159,7 +159,7 @@ def run(
         tune,
         lambda name: options_of(name, option),
         heldout,
-        tuple(partial(options_of, pairs=[pair]) for pair in each),
+        tuple(partial(options_of, pairs=[pair], flag="--each") for pair in each),
     )
     found = [
         protocol
@@ -207,13 +207,21 @@ def sources(data: list[str]) -> tuple[tuple[str, str], ...]:
     return tuple((name, str(Path(path).resolve()) if Path(path).exists() else path) for name, path in found)
 
 
-def options_of(method: str, pairs: list[str]) -> tuple[tuple[str, Any], ...]:
-    """What a method is given, from ``NAME=VALUE``."""
+def options_of(method: str, pairs: list[str], flag: str = "--option") -> tuple[tuple[str, Any], ...]:
+    """What a method is given, from the ``NAME=VALUE`` of a flag."""
     from narl.cli.train import read_options
+    from narl.train import methods
 
+    if not pairs:
+        return ()
+    for pair in pairs:
+        if "=" not in pair:
+            raise OptionError(f"{flag} {pair} is not NAME=VALUE: write it like {flag} mixup=0")
     try:
-        return tuple(read_options(method, pairs).items()) if pairs else ()
+        return tuple(read_options(method, pairs).items())
     except OptionError as error:
+        if all(pair.partition("=")[0] in methods.get(method).options for pair in pairs):
+            raise
         raise OptionError(f"{error}; --methods names those that have it") from error
 
 

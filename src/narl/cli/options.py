@@ -189,8 +189,8 @@ Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU where there
 Engine = Annotated[
     str,
     typer.Option(
-        help="auto: on a GPU, steps compiled and captured as graphs; eager: steps as they are written; graphed: on a "
-        "GPU, of boosted methods and systems the networks' passes as graphs, too.",
+        help="auto: on a GPU, steps compiled and captured as graphs; eager: steps as they are written; captured: as "
+        "auto, and boosted steps as one graph each (to try: it has not run on a GPU yet).",
         rich_help_panel=_OUTPUT,
     ),
 ]

@@ -99,7 +99,8 @@ def heldout_of(settings: Settings) -> float:
     if settings.patience is None and not settings.tune:
         return 0.0
     # Methods that learn nothing from clean samples have all of them to choose by, unless they are trained on.
-    return 0.25 if settings.train_on_clean or methods.get(method_of(settings)).uses_clean else 0.0
+    learns = methods.get(method_of(settings)).learns_from_clean(settings.options)
+    return 0.25 if settings.train_on_clean or learns else 0.0
 
 
 @final

@@ -260,7 +260,7 @@ class Loop:
             "learning_rate": self.optimizer.param_groups[0]["lr"],
             "loss": sums["loss"] / self._seen,
             "meta_loss": sums["meta_loss"] / sums["meta_steps"] if sums["meta_steps"] else None,
-            "train_agreement": float((values["margin"] > 0).sum()) / len(self.train),
+            "train_agreement": _agreement(values["margin"]),
         }
         for name, part in self.evaluated.items():
             found = Evaluation.of(self.logits(part), part.labels.cpu())
@@ -360,6 +360,12 @@ class Loop:
 def _named(generator: str, rank: int) -> str:
     """What a checkpoint calls a process's generator."""
     return f"{generator} {rank}" if rank else generator
+
+
+def _agreement(margins: NDArray[Any]) -> float:
+    """The share of labels with a margin above 0, of those that have come up."""
+    known = margins[~np.isnan(margins)]
+    return float((known > 0).mean(dtype=np.float64)) if len(known) else 0.0
 
 
 def _mean(values: NDArray[Any]) -> float | None:

@@ -16,7 +16,7 @@ from narl.adjuster.pretrained import is_name
 from narl.bilevel import Processes
 from narl.data import augmentation, encoding
 from narl.errors import OptionError
-from narl.models.committee import Networks
+from narl.models.committee import Committee, Networks
 from narl.train import architectures, defaults, methods
 from narl.train.adjusters import load_adjusters
 from narl.train.batches import steps_per_epoch
@@ -143,7 +143,7 @@ def plan(settings: Settings, recipe: Recipe | None = None) -> Plan:
     _decided(asked, recipe)  # mistakes are told before the data are read
     sets = prepare(asked, heldout=recipe.heldout if recipe else defaults.heldout_of(asked))
     spec, settings = _decided(asked, recipe, sets.train.kind)
-    if not spec.uses_clean:
+    if not spec.learns_from_clean(settings.options):
         sets = sets.not_learned_from()
     if settings.tune and sets.heldout is None:
         apart = ", and a share of them that is not trained on with --heldout" if settings.train_on_clean else ""
@@ -178,7 +178,13 @@ def plan(settings: Settings, recipe: Recipe | None = None) -> Plan:
     trial = method_for(made, model, optimizer_for(made, model), None if sets.clean is None else _never)
     if new and sets.checked:
         made = _with_share(made, trial)
-    return replace(made, parameters=sum(parameter.numel() for parameter in model.parameters()))
+    return replace(made, parameters=_size(model))
+
+
+def _size(model: nn.Module) -> int:
+    """Parameters, those of averages left out."""
+    parts = model.members if isinstance(model, Committee) else model
+    return sum(parameter.numel() for parameter in parts.parameters())
 
 
 def _with_share(plan: Plan, method: methods.Method) -> Plan:
@@ -247,7 +253,7 @@ def _check_method(spec: methods.MethodSpec, settings: Settings) -> None:
         raise OptionError("--train-on-clean is about the clean set: give one with --clean, or leave it out")
     heldout = None if settings.train_on_clean else settings.heldout
     for flag, value in (("--heldout", heldout), ("--clean-batch-size", settings.clean_batch_size)):
-        if value and not spec.uses_clean:
+        if value and not spec.learns_from_clean(settings.options):
             raise OptionError(
                 f"{flag} is for methods that learn from clean samples; for {spec.name} all of them choose the epoch: "
                 "leave it out"

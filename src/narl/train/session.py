@@ -350,5 +350,5 @@ def _tune(plan: Plan, folder: RunFolder, observer: Observer) -> dict[str, float]
 
 
 def _title(plan: Plan) -> str:
-    options = {n: v for n, v in plan.settings.options.items() if isinstance(v, float)}
+    options = {n: v for n, v in plan.settings.options.items() if isinstance(v, float | int | str)}
     return f"{plan.recipe.method} {tuning.title(options)}".strip()

@@ -58,11 +58,15 @@ def best(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return dict(max(rows, key=lambda row: (row["clean_accuracy"], -row["clean_loss"]))["options"])
 
 
-def title(candidate: Candidate) -> str:
-    """A candidate's name, and that of its folder.
+def title(candidate: Mapping[str, object]) -> str:
+    """A candidate's name, and that of its folder; or options of any kind.
 
     Example:
-        >>> title({"gamma1": 0.1, "gamma2": 1.0})
-        'gamma1=0.1,gamma2=1'
+        >>> title({"gamma1": 0.1, "gamma2": 1.0}), title({"doubt": "posterior", "certain": True})
+        ('gamma1=0.1,gamma2=1', 'doubt=posterior,certain=true')
     """
-    return ",".join(f"{name}={value:g}" for name, value in candidate.items())
+    return ",".join(f"{name}={_short(value)}" for name, value in candidate.items())
+
+
+def _short(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value).lower() if isinstance(value, bool) else str(value)

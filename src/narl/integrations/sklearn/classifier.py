@@ -280,7 +280,7 @@ class NoiseAwareClassifier(ClassifierMixin, BaseEstimator):
         for name, options in candidates:
             learn, heldout = targets.parts_of(
                 self._clean,
-                learned_from=methods.get(name).uses_clean,
+                learned_from=methods.get(name).learns_from_clean(options),
                 heldout=self.validation_fraction if self.early_stopping else None,
                 classes=self.classes_,
                 seed=self._seed,

@@ -81,6 +81,8 @@ class PreparedEngine(Engine):
         """Rows in tensors that stay where they are."""
         if len(y) != self._rows or (self._captured is not None and self._captured.gave_up):
             return None
+        if self.method.inner.move() is None:
+            return None
         return self._written.replaying(lambda: self._prepared(x, y, ids))
 
     def _prepared(self, x: Any, y: Tensor, ids: Tensor) -> Rows | None:

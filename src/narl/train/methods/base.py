@@ -18,7 +18,8 @@ from narl.bilevel.clean_losses import CleanLoss
 from narl.bilevel.optimizers import Rule
 from narl.bilevel.refusals import Noted
 from narl.bilevel.rivals import rivals
-from narl.errors import CheckpointError, OptionError
+from narl.checks import can_read
+from narl.errors import CheckpointError, OptionError, SampleIdsError
 from narl.train.methods.descent import descend
 from narl.train.methods.trusted import check_trusted, with_trusted
 from narl.train.methods.weights import check_weights, weighed
@@ -282,6 +283,32 @@ class Method(ABC):
                 f"{type(self).__name__} keeps no state but is given {', '.join(state)}: write its load_state_dict "
                 "along with its state_dict"
             )
+
+
+def views_of(method: Method, x: Inputs) -> tuple[Tensor, ...]:
+    """The views that a method is given of a batch, or one clear error.
+
+    Args:
+        method: that wants :attr:`Method.views`.
+        x: what it is given.
+    """
+    wanted = method.views
+    if not isinstance(x, (tuple, list)) or len(x) != len(wanted):
+        got = f"{len(x)} inputs" if isinstance(x, (tuple, list)) else f"one {type(x).__name__}"
+        raise OptionError(
+            f"{method.name or type(method).__name__} wants {len(wanted)} views of every batch, a tuple "
+            f"({', '.join(wanted)}), and got {got}: change the batch once for each, see narl.data.augmentation.view"
+        )
+    return tuple(x)
+
+
+def check_ids(ids: Tensor, num_samples: int) -> None:
+    """Refuse positions outside the training set, before anything is moved; on an accelerator nobody looks."""
+    if can_read(ids) and len(ids) and not (int(ids.min()) >= 0 and int(ids.max()) < num_samples):
+        raise SampleIdsError(
+            f"sample ids run from {int(ids.min())} to {int(ids.max())} but the training set has {num_samples} samples: "
+            "use each sample's position in the data set"
+        )
 
 
 Rows: TypeAlias = tuple[Any, Tensor, Tensor]

@@ -8,6 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 _AT_ONCE = 50  # draws an epoch: few enough for a large set, each from nearly all of it
+_HALVINGS, _WIDEST = 60, 1e9
 _LEAST = 1e-6  # belief of a label that nobody believes: where all are such, they are drawn alike
 
 
@@ -17,7 +18,7 @@ def more_believed(
     """Batches of the same sizes, in which a share of the rows gave way to samples that are believed.
 
     They are drawn with probabilities proportional to the beliefs, none twice for a batch. The rows that stay are the
-    first ones of a batch that comes in random order.
+    first ones of a batch that comes in random order. Where there are too few samples to draw, batches stay as they are.
 
     Args:
         batches: an epoch's, positions of samples, a tensor ``(n,)`` each.
@@ -44,6 +45,9 @@ def more_believed(
             continue
         free = weights.clone()
         free[torch.cat(rests)] = 0.0
+        if int((free > 0).sum()) < sum(counts):
+            found += group
+            continue
         drawn = torch.multinomial(free, sum(counts), generator=generator)
         found += [torch.cat(part) for part in zip(rests, torch.split(drawn, counts), strict=True)]
     return found
@@ -51,9 +55,13 @@ def more_believed(
 
 def _groups(batches: Sequence[Tensor], share: float, samples: int) -> list[list[Tensor]]:
     """Batches that are drawn for at once: together they want a small part of all samples, so that all are there."""
-    wanted = share * sum(map(len, batches))
-    count = max(1, int(len(batches) * samples / max(wanted, 1.0) / _AT_ONCE))
+    count = _at_once(len(batches), share * sum(map(len, batches)), samples)
     return [list(batches[first : first + count]) for first in range(0, len(batches), count)]
+
+
+def _at_once(batches: int, wanted: float, samples: int) -> int:
+    """For how many batches of an epoch, that wants so many samples, is drawn at once."""
+    return max(1, int(batches * samples / max(wanted, 1.0) / _AT_ONCE))
 
 
 def _rest(rows: Tensor, stays: Tensor, share: float) -> Tensor:
@@ -65,26 +73,46 @@ def _rest(rows: Tensor, stays: Tensor, share: float) -> Tensor:
     return rows[rest]
 
 
-def how_often(beliefs: Tensor, share: float, kept: Tensor | None = None) -> Tensor:
-    r"""How often each sample comes up then, beside how often it else would: on average, and as if none came up twice.
+def how_often(beliefs: Tensor, share: float, batch_size: int, kept: Tensor | None = None) -> Tensor:
+    r"""How often each sample comes up then, beside how often it else would: on average.
 
-    .. math:: r_i = 1 - s + s \, \frac{b_i}{\bar b}
+    With the share s, G draws an epoch, and the part :math:`\rho = (1 - s) / G` of the samples that a draw finds in its
+    batches already,
 
-    with the share s and the mean belief :math:`\bar b` of those that may be drawn; 1 for the others.
+    .. math:: r_i = 1 - s + G (1 - \rho) \big(1 - e^{-\lambda b_i}\big)
+
+    where λ is such that r is 1 in the mean. With many batches that is :math:`1 - s + s\, b_i / \bar b`; with few, a
+    sample that is drawn in each cannot come up more often.
 
     Args:
         beliefs: b, ``(N,)``.
         share: s.
-        kept: samples that stay where they are, ``(N,)``.
+        batch_size: samples of a batch.
+        kept: samples that stay where they are, ``(N,)``; 1 for them.
 
     Returns:
         r, ``(N,)``.
 
     Example:
-        >>> how_often(torch.tensor([1.0, 0.0, 0.5, 0.5]), 0.5)
+        >>> how_often(torch.tensor([1.0, 0.0, 0.5, 0.5]).repeat(1000), 0.5, 10)[:4].round(decimals=1)
         tensor([1.5000, 0.5000, 1.0000, 1.0000])
+        >>> how_often(torch.tensor([1.0, 0.0, 0.5, 0.5]), 0.5, 4)  # all are in the one batch anyway
+        tensor([1., 1., 1., 1.])
     """
-    weights = beliefs.clamp_min(_LEAST)
-    drawn = weights if kept is None else weights[~kept]
-    often = 1 - share + share * weights / drawn.mean()
-    return often if kept is None else often.masked_fill(kept, 1.0)
+    weights = beliefs.clamp_min(_LEAST).double()
+    may = torch.ones_like(weights, dtype=torch.bool) if kept is None else ~kept
+    count = int(may.sum())
+    if not count:
+        return torch.ones_like(beliefs)
+    weights = weights / weights[may].mean()
+    batches = -(-count // batch_size)
+    draws = -(-batches // _at_once(batches, share * count, len(beliefs)))
+    there = 1 - (1 - share) / draws
+    wanted = share / (draws * there)  # the mean share of the draws in which a sample comes up
+    low, high = (torch.zeros_like(weights[:1]) + end for end in (0.0, _WIDEST))
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        too_few = -torch.expm1(-middle * weights[may]).mean() < wanted
+        low, high = torch.where(too_few, middle, low), torch.where(too_few, high, middle)
+    often = 1 - share - draws * there * torch.expm1(-high * weights)
+    return often.masked_fill(~may, 1.0).to(beliefs.dtype)

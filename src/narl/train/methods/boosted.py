@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, TypeAlias, cast, final
+from typing import Any, TypeAlias, final
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from narl.checks import at_least_float32
 from narl.errors import OptionError
 from narl.models.committee import Committee, Networks
 from narl.train.methods.adjusted import Adjusted
-from narl.train.methods.base import Look, PreparingMethod, Rows, Setting
+from narl.train.methods.base import Look, PreparingMethod, Rows, Setting, check_ids, views_of
 from narl.train.methods.believed import how_often, more_believed
 from narl.train.methods.boosted_loss import SUSPICION, BoostedLoss, Mixture, Shown, Weights
 from narl.train.methods.boosted_parts import OPTIONS, Parts, first_boosted
@@ -95,7 +95,7 @@ class Boosted(PreparingMethod):
             raise OptionError("boosted methods take no weights of samples: choose the plain method, or no weights")
         self.members = list(self._committee.members) if self._committee is not None else [setting.model]
         self.views = ("usual", "strong") if parts.strong else ()
-        self._mixer = Mixer(setting.kind, setting.shape) if parts.mixup else None
+        self._mixer = Mixer(setting.kind, setting.shape, parts.mixup) if parts.mixup else None
         self._objective: BoostedLoss | None = None
         # What short runs on tables begin with was measured for the plain adjusted loss; this begins as in the paper.
         kind = None if parts.any else setting.kind
@@ -158,12 +158,15 @@ class Boosted(PreparingMethod):
 
     def begin_epoch(self, epoch: int, look: Look) -> None:
         """Settle how far each label is believed, for the epoch's batches."""
-        if self.parts.believed and self._boosts:
+        if self.parts.believed and self.steps >= self.begins:
             self._believe(1 - self._suspicions)
 
     def _believe(self, beliefs: Tensor | None) -> None:
         self._beliefs, trusted = beliefs, self.setting.trusted
-        often = None if beliefs is None else how_often(beliefs, self.parts.believed, trusted)
+        often = None
+        if beliefs is not None:
+            size = self.setting.batch_size or self.setting.num_samples
+            often = how_often(beliefs, self.parts.believed, size, trusted)
         self.objective.doubts.often = often
 
     def redrawn(self, batches: list[Tensor], epoch: int, generator: torch.Generator) -> list[Tensor]:
@@ -212,10 +215,12 @@ class Boosted(PreparingMethod):
         loss: how strongly is known only after the step.
         """
         refuse_no_labels(y)
+        check_ids(ids, self.setting.num_samples)
+        self.plain.before_step()  # labels are doubted by the adjuster as it is in this step
         boosts = self._boosts
         if fixed and not (boosts and self._is_fixable):
             return None
-        views = cast("tuple[Tensor, ...]", x) if self.views else (x,)
+        views = views_of(self, x) if self.views else (x,)
         with self._drawn_anew():
             rows, shown = self._boosted(views, y, ids) if boosts else self._usual(views[0], y, ids)
         times = sum(len(part) for part in rows) // len(y) if boosts else len(rows)

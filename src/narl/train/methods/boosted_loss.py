@@ -80,16 +80,21 @@ class Fixed(nn.Module):
 
     def __init__(self, shown: Shown) -> None:
         super().__init__()
+        (guess,) = shown.guesses
+        assert guess is not None
         self._strong = shown.strong
         self._names = [name for name, value in _parts(shown).items() if value is not None]
         for name, value in _parts(shown).items():
             if value is not None:
-                self.register_buffer(f"shown_{name}", value.clone(), persistent=False)
+                held = guess.logits.new_full((), value) if isinstance(value, float) else value.clone()
+                self.register_buffer(f"shown_{name}", held, persistent=False)
 
     def bring(self, shown: Shown) -> None:
         """Take over what is shown now."""
         for name, value in _parts(shown).items():
-            if value is not None:
+            if isinstance(value, float):
+                self.get_buffer(f"shown_{name}").fill_(value)  # a copy from the host would make it wait
+            elif value is not None:
                 self.get_buffer(f"shown_{name}").copy_(value)
 
     def forward(self) -> Shown:
@@ -100,17 +105,16 @@ class Fixed(nn.Module):
         return Shown(own["y"], own["ids"], [mixture], [guess], self._strong, right=own.get("right"), settled=True)
 
 
-def _parts(shown: Shown) -> dict[str, Tensor | None]:
-    """The tensors that one network is shown, by name."""
+def _parts(shown: Shown) -> dict[str, Tensor | float | None]:
+    """What one network is shown, by name."""
     (mixture,), (guess,) = shown.mixtures, shown.guesses
     assert guess is not None
-    share = None if mixture is None else torch.as_tensor(mixture.share, dtype=guess.logits.dtype)
     return {
         "y": shown.y,
         "ids": shown.ids,
         "right": shown.right,
         "partners": None if mixture is None else mixture.partners,
-        "share": None if share is None else share.to(guess.logits.device),
+        "share": None if mixture is None else mixture.share,
         **vars(guess),
     }
 

@@ -35,7 +35,11 @@ def forget_rate(epoch: int, forget: float, gradual: float, exponent: float = 1.0
     Reference: Han, Yao, Yu, Niu, Xu, Hu, Tsang, Sugiyama. Co-teaching: robust training of deep neural networks with
     extremely noisy labels. NeurIPS 2018.
     """
-    return forget * linear_ramp(float(epoch) ** exponent, gradual)
+    try:
+        grown = float(epoch) ** exponent
+    except OverflowError:
+        grown = math.inf
+    return forget * linear_ramp(grown, gradual)
 
 
 def small_losses(values: Tensor, forget: float) -> Tensor:

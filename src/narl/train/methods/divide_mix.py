@@ -12,7 +12,7 @@ from narl.bilevel import StepReport
 from narl.bilevel.calls import Inputs
 from narl.errors import OptionError
 from narl.train.batches import sizes
-from narl.train.methods.base import Look, Setting
+from narl.train.methods.base import Look, Setting, views_of
 from narl.train.methods.fixed import cross_entropy
 from narl.train.methods.loss_mixture import clean_probability, scaled_losses
 from narl.train.methods.mixing import Mixer, beta_share, linear_ramp, mixed, one_hot, partners, sharpened
@@ -154,7 +154,7 @@ class DivideMix(PairMethod):
             )
         self.penalty, self.threshold, self.temperature = penalty, threshold, temperature
         self.alpha, self.unlabelled, self.rampup, self.remembered = alpha, unlabelled, rampup, remembered
-        self.mix = Mixer(setting.kind, setting.shape)
+        self.mix = Mixer(setting.kind, setting.shape, alpha)
         self.clean: Tensor | None = None
         self._losses: list[Tensor] = []
         self._batches: list[tuple[int, int, float]] = []
@@ -204,7 +204,7 @@ class DivideMix(PairMethod):
 
     def step(self, x: Inputs, y: Tensor, ids: Tensor) -> StepReport:
         """Train both networks in the warm-up, then the one whose batch it is."""
-        first, second = x
+        first, second = views_of(self, x)
         if self.clean is None or self.epoch < self.warmup:
             report = self._warm_up(first, second, y)
         else:

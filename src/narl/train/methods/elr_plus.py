@@ -69,7 +69,7 @@ class ELRPlus(PairMethod):
         super().__init__(setting)
         self.strength, self.alpha, self.average = strength, alpha, average
         self.average_ramp, self.rampup = average_ramp, rampup
-        self.mix = Mixer(setting.kind, setting.shape)
+        self.mix = Mixer(setting.kind, setting.shape, alpha)
         self.memories = tuple(
             Memory(setting.num_samples, setting.num_classes, decay, setting.device) for _ in self.members
         )

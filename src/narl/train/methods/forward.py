@@ -377,6 +377,7 @@ SPEC = MethodSpec(
     make=Forward,
     description="cross entropy of the given labels, with the prediction passed through the noise's transition matrix",
     uses_clean=True,
+    ignores_clean=lambda options: options.get("matrix") is not None,
     options={
         "matrix": Option(
             None, "transition matrix, rows true, columns given label: a file (.npy, .csv); none: estimated in training"

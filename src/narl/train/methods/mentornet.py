@@ -218,6 +218,7 @@ SPEC = MethodSpec(
     make=MentorNet,
     description="cross entropy with weights by a curriculum: a threshold on the losses, or learned on the clean set",
     uses_clean=True,
+    ignores_clean=lambda options: options.get("curriculum") == "predefined",
     options={
         "curriculum": Option(
             None,

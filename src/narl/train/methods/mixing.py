@@ -111,6 +111,7 @@ class Mixer:
     Args:
         kind: of the data, as in :class:`narl.train.methods.Setting`: ``"image"``, ``"table"``, ``"text"`` or None.
         shape: of the encoded samples: how many ``numbers`` a table's row begins with.
+        alpha: of the mixtures, see :func:`beta_share`; 0: nothing is mixed.
 
     Example:
         >>> mixer = Mixer("table", {"numbers": 1})
@@ -119,16 +120,18 @@ class Mixer:
                 [0.7500, 8.0000]])
     """
 
-    def __init__(self, kind: str | None, shape: Mapping[str, Any]) -> None:
-        if kind == "text":
+    def __init__(self, kind: str | None, shape: Mapping[str, Any], alpha: float = 1.0) -> None:
+        if kind == "text" and alpha:
             raise OptionError(
-                "the method mixes its samples, and texts cannot be mixed: choose one that does not, such as "
-                "Co-teaching or ELR"
+                "the method mixes its samples, and texts cannot be mixed: give alpha=0, with which nothing is, or "
+                "choose another one, such as Co-teaching or ELR"
             )
         self._numbers: int | None = shape.get("numbers") if kind == "table" else None
 
     def __call__(self, x: Tensor, order: Tensor, share: float) -> Tensor:
-        """Inputs like ``x``, ``(N, …)``, mixed as by :func:`mixed`."""
+        """Inputs like ``x``, ``(N, …)``, mixed as by :func:`mixed`; any, if each is all its own."""
+        if share == 1:
+            return x
         if not isinstance(x, Tensor) or not x.is_floating_point():
             got = f"a tensor of {x.dtype}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
             raise OptionError(f"inputs are {got}, and only a tensor of floating type can be mixed: convert them")

@@ -47,7 +47,7 @@ class Mixup(Method):
         if setting.weights is not None:
             raise OptionError("Mixup takes no weights of samples: choose another method, or no weights")
         self.setting, self.alpha = setting, alpha
-        self._mixer = Mixer(setting.kind, setting.shape)
+        self._mixer = Mixer(setting.kind, setting.shape, alpha)
 
     def step(self, x: Inputs, y: Tensor, ids: Tensor) -> StepReport:
         """Train on one batch."""

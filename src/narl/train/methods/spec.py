@@ -115,6 +115,7 @@ class MethodSpec:
         description: one line for a list of methods.
         needs_clean: whether it needs a clean set.
         uses_clean: whether it makes use of a clean set if there is one; what needs one uses it.
+        ignores_clean: says of options whether it makes no use of it with them; None: it always does.
         needs_adjuster: whether it needs a learned adjuster, as the option ``adjusters``.
         loss: name of the loss that it uses, if it uses a registered one.
         options: by name.
@@ -133,6 +134,7 @@ class MethodSpec:
     description: str = ""
     needs_clean: bool = False
     uses_clean: bool = False
+    ignores_clean: Callable[[Mapping[str, Any]], bool] | None = None
     needs_adjuster: bool = False
     loss: str | None = None
     options: Mapping[str, Option] = field(default_factory=dict)
@@ -142,6 +144,16 @@ class MethodSpec:
     def __post_init__(self) -> None:
         """What needs a clean set uses it."""
         object.__setattr__(self, "uses_clean", self.uses_clean or self.needs_clean)
+
+    def learns_from_clean(self, options: Mapping[str, Any]) -> bool:
+        """Whether it makes use of a clean set with these options.
+
+        Example:
+            >>> from narl.train import methods
+            >>> [methods.get("MentorNet").learns_from_clean(o) for o in ({}, {"curriculum": "predefined"})]
+            [True, False]
+        """
+        return self.uses_clean and not (self.ignores_clean is not None and self.ignores_clean(options))
 
     def grid(self) -> tuple[dict[str, float], ...]:
         """Settings of the options for validation to choose from; empty if there is no choice."""
