@@ -70,6 +70,7 @@ def test_a_dry_run_says_what_is_missing(tmp_path: Path) -> None:
         (("--methods", "GCE", "-o", "q=5"), "q = 5"),
         (("--methods", "GCE", "--each", "p=1"), "GCE has no option 'p'"),
         (("--methods", "GCE", "-o", "q"), "--option q is not NAME=VALUE"),
+        (("--methods", "GCE", "--each", "q"), "--each q is not NAME=VALUE: write it like --each mixup=0"),
         (("--heldout", 2), "--heldout 2 is no share of the clean set"),
         (("--at-once", 0), "0 trainings at once are none"),
     ],

@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from narl.cli.watching import Watching
 from narl.train import Settings, Trained, plan
 from narl.train.record import SampleRecord
 from narl.train.run_folder import RunFolder
+from narl.train.settings import ENGINES
 from test_data_cifar import LABELS, cifar10, cifar100
 from test_data_published import animal10n, food101n, ilsvrc12, mini_webvision, tiny_imagenet
 
@@ -625,3 +628,51 @@ def test_help_is_quick() -> None:
         return min(times)
 
     assert best("-m", "narl", "--help") < best("-c", "pass") + 0.5
+
+
+def test_the_help_names_the_engines_that_there_are() -> None:
+    said = " ".join(done("train", "--help").out.replace("│", " ").split())
+    told = said[said.index("--engine") : said.index("--precision")]
+    assert re.findall(r"(?:^|<str>|;) (\w+): ", told) == list(ENGINES)
+
+
+def test_what_a_method_does_not_learn_from_chooses_its_epoch(tmp_path: Path) -> None:
+    data = rings(tmp_path / "rings.csv")
+    given = Settings(data=str(data), method="MentorNet", clean="12", test="none", device="cpu")
+    learned, predefined = plan(given), plan(replace(given, options={"curriculum": "predefined"}))
+    assert (len(learned.sets.clean or ()), len(learned.sets.heldout or ())) == (12, 0)
+    assert (len(predefined.sets.clean or ()), len(predefined.sets.heldout or ())) == (0, 12)
+    matrix = tmp_path / "matrix.csv"
+    matrix.write_text("0.8,0.2\n0.2,0.8\n")
+    known = plan(replace(given, method="Forward", options={"matrix": str(matrix)}))
+    assert (len(known.sets.clean or ()), len(known.sets.heldout or ())) == (0, 12)
+
+
+def test_averages_are_no_parameters_of_their_own(tmp_path: Path) -> None:
+    data = rings(tmp_path / "rings.csv")
+    given = Settings(data=str(data), method="A-GCE", clean="12", test="none", device="cpu")
+    plain = plan(given).parameters
+    assert plan(replace(given, method="A-GCE+")).parameters == plain
+    assert plan(replace(given, method="A-GCE+", options={"networks": 2})).parameters == 2 * plain
+
+
+def test_labels_that_have_not_come_up_agree_with_nobody(tmp_path: Path) -> None:
+    data = rings(tmp_path / "rings.csv")
+    options = (
+        "--train-on-clean",
+        "--clean-share",
+        0.9,
+        "--boost",
+        "--option",
+        "boost_from=0",
+        "--option",
+        "believed=0.9",
+    )
+    out = tmp_path / "run"
+    done("train", data, "--clean", 12, *options, "--epochs", 2, "--test", "none", "--out", out, "--device", "cpu")
+    record = SampleRecord.open(out)
+    for epoch, row in enumerate(metrics(out)):
+        margins = record.read("margin", epoch)
+        known = margins[~np.isnan(margins)]
+        assert len(known) < len(margins)
+        assert row["train_agreement"] == pytest.approx((known > 0).mean())

@@ -101,6 +101,15 @@ def test_what_cannot_be_fixed_runs_as_written(options: dict[str, Any], monkeypat
     assert other.away_from(own) == 0
 
 
+def test_what_no_graph_can_do_has_the_passes_that_auto_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    replay_on_cpu(monkeypatch)
+    one = training("A-GCE+", tangent="reverse")
+    engine = engine_of(one)
+    one.go(engine, range(STEPS))
+    assert engine.steps == 0
+    assert all(engine._written.passes.replays(network) > STEPS // 3 for network in networks_of(one.model))
+
+
 def test_where_the_capture_fails_steps_run_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object) -> None:
         raise RuntimeError("no such kernel")

@@ -28,11 +28,12 @@ from methods_problem import (
     interrupted,
     run,
     setting_of,
+    shown,
 )
 from narl import Adjuster, losses, margin
 from narl.adjuster.last_batch import LastBatch
 from narl.bilevel.refusals import Noted
-from narl.errors import NonFiniteError, OptionError
+from narl.errors import NonFiniteError, OptionError, SampleIdsError
 from narl.models.committee import Committee
 from narl.train import Settings, Trained, methods, plan, resume, start
 from narl.train.adjusters import load_adjusters
@@ -452,6 +453,70 @@ def test_two_networks_stopped_and_resumed_are_bitwise_the_uninterrupted_run(name
         return setting, built(name, setting, **options, boost_from=0.3)
 
     interrupted(make, 4, 7)
+
+
+def seeing_progress() -> list[Adjuster]:
+    """Snapshots that make something else of a margin as the training goes on."""
+    generator = torch.Generator().manual_seed(5)
+    made = [
+        Adjuster("gce", [90, 80, 10, 10], margin="running", input="margin+progress", generator=generator)
+        for _ in range(2)
+    ]
+    for adjuster in made:
+        nn.init.normal_(adjuster.heads.weight, std=1.0, generator=generator)
+    return made
+
+
+@pytest.mark.parametrize("boost_from", [0, 0.3])
+def test_labels_are_doubted_by_the_adjuster_of_the_step_also_after_a_resume(boost_from: float) -> None:
+    options = {"doubt": "loss", "suspicion": 0.0, "confidence": 0.0, "boost_from": boost_from}
+
+    def make() -> tuple[Setting, Method]:
+        setting = setting_of("T-GCE+", options=options)
+        return setting, built("T-GCE+", setting, adjusters=seeing_progress(), **options)
+
+    interrupted(make, 4, 7)
+    setting, method = make()
+    assert isinstance(method, Boosted)
+    run(method, batches(5))
+    (x, y, ids) = batches(6)[5]
+    method.prepared(shown(method, x), y, ids)
+    assert method.objective.serving.progress == pytest.approx(5 / setting.total_steps)
+
+
+def test_batches_of_what_is_believed_need_no_other_part() -> None:
+    method = built("A-GCE+", setting_of("A-GCE+", options=OFF), **OFF, **NOW, believed=0.5)
+    given = [ids for *_, ids in batches(2)]
+    run(method, batches(2))
+    method.begin_epoch(1, lambda module: torch.zeros(0))
+    found = method.redrawn(given, 1, torch.Generator())
+    assert any(not torch.equal(ours, theirs) for ours, theirs in zip(found, given, strict=True))
+
+
+@pytest.mark.parametrize("name", ["T-GCE+", "DivideMix"])
+def test_what_is_no_batch_for_it_is_refused_before_anything_moves(name: str) -> None:
+    setting = setting_of(name, kind="image")
+    method = built(name, setting)
+    before = copy.deepcopy(setting.model.state_dict())
+    (x, y, ids) = batches(1)[0]
+    wanted = rf"{re.escape(name)} wants 2 views of every batch, a tuple .usual, .*, and got"
+    for wrong, got in ((x, "one Tensor"), ((x,), "1 inputs"), ((x, x, x), "3 inputs")):
+        with pytest.raises(OptionError, match=f"{wanted} {got}"):
+            method.step(wrong, y, ids)
+    assert_same(setting.model.state_dict(), before)
+
+
+@pytest.mark.parametrize("off", [SAMPLES, -SAMPLES])
+def test_positions_outside_the_training_set_are_refused_before_anything_moves(off: int) -> None:
+    setting = setting_of("T-GCE+")
+    method = built("T-GCE+", setting)
+    assert isinstance(method, Boosted)
+    before = copy.deepcopy(setting.model.state_dict())
+    (x, y, ids) = batches(1)[0]
+    with pytest.raises(SampleIdsError, match=f"but the training set has {SAMPLES} samples"):
+        method.step(shown(method, x), y, ids + off)
+    assert method.steps == 0
+    assert_same(setting.model.state_dict(), before)
 
 
 def test_the_prior_is_that_of_the_labels_only_where_classes_are_uneven() -> None:

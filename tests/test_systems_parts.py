@@ -65,6 +65,8 @@ def test_mixtures_are_those_of_a_loop(seed: int, n: int, share: float) -> None:
 def test_what_cannot_be_mixed_is_refused() -> None:
     with pytest.raises(errors.OptionError, match="texts cannot be mixed"):
         Mixer("text", {})
+    words = torch.tensor([[3, 1], [2, 0]])
+    assert Mixer("text", {}, alpha=0)(words, torch.tensor([1, 0]), 1.0) is words
     with pytest.raises(errors.OptionError, match=r"a tensor of torch\.int64"):
         Mixer(None, {})(torch.zeros(2, 3, dtype=torch.int64), torch.tensor([1, 0]), 0.7)
 
@@ -106,6 +108,7 @@ def test_the_forget_rate_rises_and_stays() -> None:
     assert [round(forget_rate(epoch, 0.45, 10), 6) for epoch in (0, 1, 9, 10, 100)] == [0, 0.045, 0.405, 0.45, 0.45]
     assert forget_rate(3, 0.4, 10, exponent=2) == pytest.approx(0.4 * 9 / 10)
     assert forget_rate(0, 0.4, 0) == 0.4
+    assert forget_rate(12, 0.4, 10, exponent=1000) == 0.4  # 12 to the power of 1000 is no float
 
 
 @settings(max_examples=15)
