@@ -128,6 +128,8 @@ def test_a_search_is_written_as_an_adjuster_for_texts(
 
     monkeypatch.setattr(study.multiprocessing, "Pool", Pool)
     monkeypatch.setattr(study, "_on_texts", stand_in)
+    texts = sys.modules["real_texts"]  # which come with Debian's packages, not on every machine
+    monkeypatch.setattr(texts, "collection", {name: {"a": [name, "said"]} for name in study.LEARNED_ON}.__getitem__)
     with pytest.raises(SystemExit, match="nothing was learned of sl"):
         study.write("sl", tmp_path)
     study.learn("sl", 4, 1)
@@ -138,6 +140,7 @@ def test_a_search_is_written_as_an_adjuster_for_texts(
     pack = packs.read(study.write("sl", tmp_path))
     assert [(one.data, one.sizes, one.least_steps) for one in pack.snapshots] == [("text", study.SIZES, None)] * 2
     assert pack.about["section"].startswith("## On texts")
+    assert all(texts.counted(name) in pack.about["section"] for name in study.LEARNED_ON)
     capsys.readouterr()
 
 
