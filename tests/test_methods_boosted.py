@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -506,17 +507,44 @@ def test_what_is_no_batch_for_it_is_refused_before_anything_moves(name: str) -> 
     assert_same(setting.model.state_dict(), before)
 
 
-@pytest.mark.parametrize("off", [SAMPLES, -SAMPLES])
-def test_positions_outside_the_training_set_are_refused_before_anything_moves(off: int) -> None:
-    setting = setting_of("T-GCE+")
-    method = built("T-GCE+", setting)
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda ids: ids + SAMPLES, f"but the training set has {SAMPLES} samples"),
+        (lambda ids: ids - SAMPLES, f"but the training set has {SAMPLES} samples"),
+        (lambda ids: ids[:-4], f"don't name {BATCH} samples"),
+        (lambda ids: ids[:1], r"shape \(1,\)"),
+        (lambda ids: ids[:, None], rf"shape \({BATCH}, 1\)"),
+        (lambda ids: ids.float(), "type torch.float32"),
+        (lambda ids: ids > 0, "type torch.bool"),
+        (lambda ids: ids.tolist(), "ids are a list: pass a tensor"),
+    ],
+    ids=["above", "below", "too few", "one", "column", "float", "bool", "list"],
+)
+@pytest.mark.parametrize("begins", [0.0, 0.5])
+def test_ids_that_name_no_samples_are_refused_before_anything_moves(
+    change: Callable[[Tensor], Any], words: str, begins: float
+) -> None:
+    options = {"boost_from": begins, "doubt": "posterior"}
+    setting = setting_of("A-GCE+", options=options)
+    method = built("A-GCE+", setting, **options)
     assert isinstance(method, Boosted)
-    before = copy.deepcopy(setting.model.state_dict())
     (x, y, ids) = batches(1)[0]
-    with pytest.raises(SampleIdsError, match=f"but the training set has {SAMPLES} samples"):
-        method.step(shown(method, x), y, ids + off)
+    before = copy.deepcopy((setting.model.state_dict(), method.state_dict(), setting.optimizer.state_dict()))
+    with pytest.raises(SampleIdsError, match=words):
+        method.step(shown(method, x), y, change(ids))
     assert method.steps == 0
-    assert_same(setting.model.state_dict(), before)
+    assert_same((setting.model.state_dict(), method.state_dict(), setting.optimizer.state_dict()), before)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8], ids=str)
+def test_ids_may_be_of_any_integer_type(dtype: torch.dtype) -> None:
+    methods_of = [boosted("A-GCE+", trusted=CHECKED, believed=0.5, doubt="posterior", **NOW) for _ in range(2)]
+    for method, kind in zip(methods_of, (torch.int64, dtype), strict=True):
+        for x, y, ids in batches(3):
+            method.step(shown(method, x), y, ids.to(kind))
+    own, other = (method.state_dict() for method in methods_of)
+    assert_same(other, own)
 
 
 def test_the_prior_is_that_of_the_labels_only_where_classes_are_uneven() -> None:

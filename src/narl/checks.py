@@ -7,7 +7,7 @@ import warnings
 import torch
 from torch import Tensor
 
-from narl.errors import LabelError, LogitsError, NarlWarning
+from narl.errors import LabelError, LogitsError, NarlWarning, SampleIdsError
 
 
 def check_logits(logits: Tensor) -> None:
@@ -65,6 +65,18 @@ def _check_probabilities(targets: Tensor, num_classes: int, num_samples: int) ->
         total = targets.double().sum(dim=1)
         if bool((targets < 0).any()) or bool(((total - 1).abs() > 1e-2).any()) or bool(torch.isnan(total).any()):
             raise LabelError("target probabilities must be at least 0 and sum to 1 in every row: normalise them")
+
+
+def checked_ids(ids: Tensor, count: int) -> Tensor:
+    """Sample ids, ``(count,)``, as int64, or one clear error; their values are not looked at."""
+    if not isinstance(ids, Tensor):
+        raise SampleIdsError(f"ids are a {type(ids).__name__}: pass a tensor of integers, torch.as_tensor(ids)")
+    if ids.shape != (count,) or ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        raise SampleIdsError(
+            f"ids of shape {tuple(ids.shape)} and type {ids.dtype} don't name {count} samples: "
+            "give one integer a sample, its position in the data set"
+        )
+    return ids.long()
 
 
 def warn_of_probabilities(output: Tensor, whose: str, *, stacklevel: int = 2) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from narl.checks import at_least_float32, can_read, check_logits, check_targets
+from narl.checks import at_least_float32, can_read, check_logits, check_targets, checked_ids
 from narl.errors import SampleIdsError
 
 _MOST_IDS = 100_000_000
@@ -232,13 +232,7 @@ class RunningMargin(nn.Module):
 
 
 def _checked_ids(ids: Tensor, margins: Tensor) -> Tensor:
-    if not isinstance(ids, Tensor):
-        raise SampleIdsError(f"ids are a {type(ids).__name__}: pass a tensor of integers, torch.as_tensor(ids)")
-    if ids.shape != margins.shape or ids.is_floating_point() or ids.dtype == torch.bool:
-        raise SampleIdsError(
-            f"ids of shape {tuple(ids.shape)} and type {ids.dtype} don't name {len(margins)} samples: "
-            "give one integer a sample, its position in the data set"
-        )
+    ids = checked_ids(ids, len(margins))
     if can_read(ids) and bool((ids < 0).any()):
         raise SampleIdsError("ids hold negative numbers: use each sample's position in the data set, 0 … N - 1")
-    return ids.long()
+    return ids

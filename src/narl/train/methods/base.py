@@ -18,7 +18,7 @@ from narl.bilevel.clean_losses import CleanLoss
 from narl.bilevel.optimizers import Rule
 from narl.bilevel.refusals import Noted
 from narl.bilevel.rivals import rivals
-from narl.checks import can_read
+from narl.checks import can_read, checked_ids
 from narl.errors import CheckpointError, OptionError, SampleIdsError
 from narl.train.methods.descent import descend
 from narl.train.methods.trusted import check_trusted, with_trusted
@@ -302,13 +302,21 @@ def views_of(method: Method, x: Inputs) -> tuple[Tensor, ...]:
     return tuple(x)
 
 
-def check_ids(ids: Tensor, num_samples: int) -> None:
-    """Refuse positions outside the training set, before anything is moved; on an accelerator nobody looks."""
-    if can_read(ids) and len(ids) and not (int(ids.min()) >= 0 and int(ids.max()) < num_samples):
+def checked_positions(ids: Tensor, y: Tensor, num_samples: int) -> Tensor:
+    """A batch's ids as int64, or one clear error, before anything is moved; on an accelerator nobody looks at values.
+
+    Args:
+        ids: one position in the training set for every label.
+        y: the labels.
+        num_samples: of the training set.
+    """
+    ids = checked_ids(ids, len(y))
+    if can_read(ids) and not (int(ids.min()) >= 0 and int(ids.max()) < num_samples):
         raise SampleIdsError(
             f"sample ids run from {int(ids.min())} to {int(ids.max())} but the training set has {num_samples} samples: "
             "use each sample's position in the data set"
         )
+    return ids
 
 
 Rows: TypeAlias = tuple[Any, Tensor, Tensor]

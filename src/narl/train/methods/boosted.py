@@ -20,7 +20,7 @@ from narl.checks import at_least_float32
 from narl.errors import OptionError
 from narl.models.committee import Committee, Networks
 from narl.train.methods.adjusted import Adjusted
-from narl.train.methods.base import Look, PreparingMethod, Rows, Setting, check_ids, views_of
+from narl.train.methods.base import Look, PreparingMethod, Rows, Setting, checked_positions, views_of
 from narl.train.methods.believed import how_often, more_believed
 from narl.train.methods.boosted_loss import SUSPICION, BoostedLoss, Mixture, Shown, Weights
 from narl.train.methods.boosted_parts import OPTIONS, Parts, first_boosted
@@ -215,7 +215,7 @@ class Boosted(PreparingMethod):
         loss: how strongly is known only after the step.
         """
         refuse_no_labels(y)
-        check_ids(ids, self.setting.num_samples)
+        ids = checked_positions(ids, y, self.setting.num_samples)
         self.plain.before_step()  # labels are doubted by the adjuster as it is in this step
         boosts = self._boosts
         if fixed and not (boosts and self._is_fixable):
@@ -240,7 +240,7 @@ class Boosted(PreparingMethod):
         """Have the averages follow, and remember how strongly each label is doubted."""
         if self._committee is not None and self._committee.averages is not None:
             self._committee.follow(min(self.parts.ema, self.steps / (self.steps + 9)))
-        judged, fields = self.objective.seen, report.hyperparameters
+        ids, judged, fields = ids.long(), self.objective.seen, report.hyperparameters
         guess = self._told.guesses[0] if self._told is not None and self._told.settled else None
         if guess is not None:
             judged, fields = guess.logits, {**fields, SUSPICION: guess.doubts}
