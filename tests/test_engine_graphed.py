@@ -17,6 +17,7 @@ from torch.func import functional_call
 
 from engine_problem import apart, tiny
 from graphed_problem import METHODS, STEPS, OnCpu, training
+from methods_problem import assert_same
 from narl.bilevel.calls import call, run, uncompiled
 from narl.bilevel.tangents import load_forward_mode
 from narl.errors import NarlWarning, OptionError
@@ -426,6 +427,36 @@ def test_where_memory_does_not_suffice_beside_recordings_the_step_is_done_withou
         other.go(engine, range(before, STEPS))
     assert asked == [True] + [False] * (STEPS - before)
     assert other.away_from(own) == 0
+
+
+@pytest.mark.parametrize("kind", [*METHODS, "Mixup with dropout"])
+def test_a_step_that_runs_out_of_memory_is_done_once(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last backward pass fails: statistics have moved by then, random numbers, and the adjuster in meta steps."""
+    options: dict[str, Any] = {}
+    if kind == "Mixup with dropout":
+        kind = "Mixup"
+        options["network"] = lambda: nn.Sequential(nn.Flatten(), nn.Linear(768, 8), nn.Dropout(0.5), nn.Linear(8, 4))
+    own, other = training(kind, **options), training(kind, **options)
+    engine = GraphedEngine(other.method, other.model, record=OnCpu())
+    torch.manual_seed(4)
+    own.go(Engine(own.method), range(STEPS))
+    torch.manual_seed(4)
+    other.go(engine, range(8))
+    assert engine.passes.recorded
+    backward, failed = torch.autograd.backward, list[bool]()
+
+    def fail_once(*arguments: Any, **more: Any) -> None:
+        if not failed:
+            failed.append(True)
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        backward(*arguments, **more)
+
+    monkeypatch.setattr(torch.autograd, "backward", fail_once)
+    with pytest.warns(NarlWarning, match="there is not enough memory beside them"):
+        other.go(engine, range(8, STEPS))
+    assert failed
+    assert other.away_from(own) == 0
+    assert_same(other.state, own.state)
 
 
 def test_models_are_copied_pickled_and_saved_as_ever() -> None:

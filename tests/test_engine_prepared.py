@@ -122,3 +122,52 @@ def test_where_the_capture_fails_steps_run_as_written(monkeypatch: pytest.Monkey
         other.go(engine, range(10))
     assert engine.steps == 0
     assert other.away_from(own) < 1e-6
+
+
+@pytest.mark.parametrize("part", ["preparing", "a smaller batch"])
+def test_where_memory_does_not_suffice_beside_the_graph_it_is_given_up(
+    part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After one step nothing else holds memory: guesses are recorded when they have come up three times."""
+    replay_on_cpu(monkeypatch)
+    own, other = (training("A-GCE+") for _ in range(2))
+    engine, failed = engine_of(other), list[bool]()
+
+    def fail_once(*arguments: Any, **more: Any) -> Any:
+        found = prepared(*arguments, **more)
+        if not failed:
+            failed.append(True)
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return found
+
+    assert isinstance(other.method, PreparingMethod)
+    prepared = other.method.prepared
+    small = slice(0, 7 if part == "a smaller batch" else ROWS)
+    for one, by in ((own, Engine(own.method)), (other, engine)):
+        one.go(by, range(1))
+        x, y, ids = one.batch(1)
+        if by is engine:
+            monkeypatch.setattr(other.method, "prepared", fail_once)
+            assert not engine._written.passes.recorded
+            with pytest.warns(
+                NarlWarning, match=r"with A-GCE\+ trains without CUDA graphs .there is not enough memory"
+            ):
+                one.done(by.step(tuple(view[small] for view in x), y[small], ids[small]))
+        else:
+            one.done(by.step(tuple(view[small] for view in x), y[small], ids[small]))
+        one.go(by, range(2, STEPS))
+    assert failed
+    assert engine.steps == 1
+    assert other.away_from(own) < 1e-5
+    assert_alike(other.method.state_dict(), own.method.state_dict())
+
+
+def test_without_graphs_a_lack_of_memory_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lack(*arguments: object, **more: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    replay_on_cpu(monkeypatch)
+    one = training("A-GCE+")
+    monkeypatch.setattr(one.method, "prepared", lack)
+    with pytest.raises(torch.OutOfMemoryError):
+        engine_of(one).step(*one.batch(0))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 import narl
+from methods_problem import assert_same
 from narl import errors
 from narl.bilevel.calls import snapshot
 from narl.bilevel.refusals import Noted
@@ -438,6 +439,35 @@ def test_a_refused_step_leaves_everything_as_it_was() -> None:
         assert torch.equal(value, before[2][name]), name
     assert str(before[1]) == str(meta.optimizer.state_dict())
     assert meta.steps == 1
+
+
+@pytest.mark.parametrize("done", [0, 2])
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, errors.NonFiniteError])
+def test_a_step_that_fails_after_its_adjuster_has_moved_leaves_everything_as_it_was(
+    done: int, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, adjuster = make_model(), make_adjuster()
+    meta = narl.MetaStep(model, SGD(model.parameters(), lr=0.1, momentum=0.9), adjuster, every=1)
+    x, y, clean = batches(1)[0]
+    for _ in range(done):
+        meta.step(x, y, clean)
+
+    def state() -> Any:
+        parts = model, meta.optimizer, adjuster, meta.adjuster_optimizer
+        return [copy.deepcopy(part.state_dict()) for part in parts]
+
+    def fail(*arguments: object) -> None:
+        assert not torch.equal(torch.cat([p.flatten() for p in adjuster.parameters()]), moving)
+        raise error
+
+    before, moving = state(), torch.cat([p.detach().flatten() for p in adjuster.parameters()])
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.autograd, "backward", fail)
+        with pytest.raises(error):
+            meta.step(x, y, clean)
+    assert_same(state(), before)
+    meta.step(x, y, clean)
+    assert meta.steps == done + 1
 
 
 def test_a_gradient_that_is_not_finite_is_not_taken() -> None:

@@ -6,7 +6,8 @@ the derivative of the step by the gradient, ``-∂w̃/∂g``: a number or, eleme
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -114,6 +115,37 @@ def trained_parameters(model: nn.Module, optimizer: Optimizer) -> dict[str, nn.P
     if not trained:
         raise OptimizerError("the optimiser holds no parameter that requires a gradient: nothing would be trained")
     return trained
+
+
+@contextlib.contextmanager
+def unmoved(optimizer: Optimizer) -> Iterator[None]:
+    """What fails inside has moved neither the optimiser's parameters nor its state.
+
+    Args:
+        optimizer: of a few small parameters, of which copies are made.
+
+    Example:
+        >>> weight = nn.Parameter(torch.ones(1))
+        >>> optimizer = Adam([weight])
+        >>> with contextlib.suppress(ZeroDivisionError), unmoved(optimizer):
+        ...     weight.grad = torch.ones(1)
+        ...     optimizer.step()
+        ...     1 / 0
+        >>> weight.item(), len(optimizer.state)
+        (1.0, 0)
+    """
+    states = {parameter: dict(state) for parameter, state in optimizer.state.items()}
+    held = [value for state in states.values() for value in state.values() if isinstance(value, Tensor)]
+    held += [parameter.detach() for group in optimizer.param_groups for parameter in group["params"]]
+    copies = [value.clone() for value in held]
+    try:
+        yield
+    except Exception:
+        for value, before in zip(held, copies, strict=True):
+            value.copy_(before)  # graphs go on with the tensors they have seen
+        optimizer.state.clear()
+        optimizer.state.update(states)
+        raise
 
 
 def optimizer_of(adjuster: Objective, given: Optimizer | None) -> Optimizer:

@@ -22,7 +22,7 @@ from narl.bilevel.hypergradient import (
     meta_gradient,
     with_slope,
 )
-from narl.bilevel.optimizers import load_state, optimizer_of, rule_of, trained_parameters
+from narl.bilevel.optimizers import load_state, optimizer_of, rule_of, trained_parameters, unmoved
 from narl.bilevel.processes import Processes, bare
 from narl.bilevel.refusals import Noted, refuse_no_labels, refuse_not_finite, refuse_synchronised
 from narl.bilevel.reports import StepReport, observed
@@ -30,7 +30,7 @@ from narl.bilevel.rivals import rivals
 from narl.bilevel.tangents import KINDS, TrainingPass
 from narl.bilevel.turns import Turn, couples, give_gradients, met, take_gradients
 from narl.checks import at_least_float32, check_targets, warn_of_probabilities
-from narl.errors import CleanBatchError, NarlError, OptionError
+from narl.errors import CleanBatchError, OptionError
 
 CleanBatch = Sequence[Any] | Callable[[], Sequence[Any]] | None
 
@@ -139,7 +139,7 @@ class MetaStep:
             ids: sample ids ``(N,)``, for adjusters with a running margin.
 
         Returns:
-            What happened.
+            What happened. A step that fails before the model's update leaves everything as it was.
         """
         return self._trained(x, y, clean, ids, self._move_model)
 
@@ -234,14 +234,17 @@ class MetaStep:
             return run, clean_batch
 
         try:
-            with torch.enable_grad(), uncompiled(self.model) if is_meta_step else contextlib.nullcontext():
+            with contextlib.ExitStack() as inside:
+                inside.enter_context(torch.enable_grad())
                 if is_meta_step:
+                    inside.enter_context(uncompiled(self.model))
+                    inside.enter_context(unmoved(self.adjuster_optimizer))
                     meta = self._move_adjuster(begin, y, ids)
                     meta_loss = meta.meta_loss
                     loss, logits = move(lambda: meta.run.logits, y, ids)
                 else:
                     loss, logits = move(lambda: begin()[0].logits, y, ids)
-        except NarlError:
+        except Exception:
             restore(self.model, buffers)  # one bad batch would stay in BatchNorm's statistics
             raise
         self.steps += 1

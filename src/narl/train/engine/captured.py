@@ -79,6 +79,22 @@ class CapturedEngine(Engine):
         """Whether nothing is captured any more, since it could not be."""
         return not self._levels
 
+    @property
+    def holds_graphs(self) -> bool:
+        """Whether there are graphs, which have memory of their own."""
+        return bool(self._graphs)
+
+    def give_up(self, reason: str) -> None:
+        """Capture and replay nothing from now on, and say why."""
+        self._forget()
+        self._levels.clear()
+        torch.cuda.empty_cache()
+        self._tell("CUDA graphs", reason)
+
+    def _forget(self) -> None:
+        self.check()  # the next line forgets whether all was finite so far
+        self.reset()
+
     def reset(self) -> None:
         """Forget the graphs: the tensors that they work on have been replaced."""
         self._iteration: Iteration | None = None
@@ -132,8 +148,7 @@ class CapturedEngine(Engine):
             try:
                 found = self._capture(move, x, y, ids)
             except Exception as error:
-                self.check()  # the next line forgets whether all was finite so far
-                self.reset()
+                self._forget()
                 self._levels.pop(0)
                 if isinstance(error, torch.OutOfMemoryError):  # graphs have memory of their own; steps as written less
                     self._levels.clear()

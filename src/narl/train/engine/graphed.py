@@ -25,12 +25,15 @@ from narl.bilevel.calls import copy_all, run_by
 from narl.errors import NarlWarning, OptionError
 from narl.models.committee import Committee
 from narl.train.engine.base import Engine
+from narl.train.engine.captured import CapturedEngine
 from narl.train.engine.recording import Record, Recorder, Recording, places_of
+from narl.train.engine.undo import Undo
 from narl.train.methods import Method
 
 Done = TypeVar("Done")
 
 _OFTEN, _AMONG = 3, 16  # a pass is recorded when it comes up so often among a network's last ones
+_TOO_LITTLE = "there is not enough memory beside them"
 _MOST = 8  # recordings of a network: each has memory of its own
 
 
@@ -39,7 +42,7 @@ class GraphedEngine(Engine):
     """Does a method's steps as they are written; passes of its networks are replayed as CUDA graphs.
 
     What cannot be recorded is said in one line; from then on all passes run as they are written. So it is where memory
-    does not suffice beside the recordings: then the step is done once more without them.
+    does not suffice beside the recordings: then what the step has changed is put back, and it is done without them.
 
     Args:
         method: what a step is.
@@ -54,22 +57,33 @@ class GraphedEngine(Engine):
         super().__init__(method, precision)
         told = functools.partial(_tell, f"{type(model).__name__} with {method.name}")
         self.passes = Passes(networks_of(model), Recorder() if record is None else record, told)
+        self._undo = Undo(networks_of(model), method)
 
     def step(self, x: Any, y: Tensor, ids: Tensor) -> StepReport:
         """Train on one batch."""
         return self.replaying(lambda: self.eagerly(x, y, ids))
 
-    def replaying(self, act: Callable[[], Done]) -> Done:
-        """Do something in which passes are replayed; where memory does not suffice, once more without recordings."""
-        try:
-            with self.passes.in_use():
-                return act()
-        except torch.OutOfMemoryError:
-            if not self.passes.recorded:
-                raise
-        # Here, where the error is gone, and with it the memory of what it broke off.
-        self.passes.refuse("there is not enough memory beside them")
-        return act()
+    def replaying(self, act: Callable[[], Done], beside: CapturedEngine | None = None) -> Done:
+        """Do something in which passes are replayed; where memory does not suffice, once more with fewer graphs.
+
+        Args:
+            act: what to do.
+            beside: whose graphs have memory, too, and are given up first.
+        """
+        while True:
+            try:
+                self._undo.begin()
+                with self.passes.in_use():
+                    return act()
+            except torch.OutOfMemoryError:
+                self._undo.back()
+                if not (self.passes.recorded or (beside is not None and beside.holds_graphs)):
+                    raise
+            # Here, where the error is gone, and with it the memory of what it broke off.
+            if beside is not None and beside.holds_graphs:
+                beside.give_up(_TOO_LITTLE)
+            else:
+                self.passes.refuse(_TOO_LITTLE)
 
     def reset(self) -> None:
         """Forget the recordings."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, final
 
 import torch
@@ -12,7 +13,7 @@ from narl.bilevel import StepReport
 from narl.bilevel.passes import autocast
 from narl.train.engine.base import Engine
 from narl.train.engine.captured import CapturedEngine, Clean
-from narl.train.engine.graphed import GraphedEngine
+from narl.train.engine.graphed import Done, GraphedEngine
 from narl.train.engine.recording import Record
 from narl.train.methods.base import PreparingMethod, Rows
 
@@ -22,7 +23,8 @@ class PreparedEngine(Engine):
     """Has the inner method's steps captured as a whole, meta steps included, and prepares their rows before each.
 
     What is prepared runs as it is written, but for the passes of networks that only guess, which are recordings. So do
-    steps whose rows cannot be fixed, smaller batches, and all steps if the capture fails.
+    steps whose rows cannot be fixed, smaller batches, and all steps if the capture fails, or if memory does not suffice
+    beside what was captured.
 
     Args:
         method: whose steps are another one's.
@@ -64,7 +66,7 @@ class PreparedEngine(Engine):
         ready = self._ready(x, y, ids)
         if ready is None:
             self.check()  # a step as written would go on with what graphs have left
-            return self._written.step(x, y, ids)
+            return self._beside(lambda: self._written.eagerly(x, y, ids))
         if self._captured is None:
             self._captured = CapturedEngine(
                 self.method.inner,
@@ -83,7 +85,11 @@ class PreparedEngine(Engine):
             return None
         if self.method.inner.move() is None:
             return None
-        return self._written.replaying(lambda: self._prepared(x, y, ids))
+        return self._beside(lambda: self._prepared(x, y, ids))
+
+    def _beside(self, act: Callable[[], Done]) -> Done:
+        """Do something, in memory that the graphs leave."""
+        return self._written.replaying(act, self._captured)
 
     def _prepared(self, x: Any, y: Tensor, ids: Tensor) -> Rows | None:
         with autocast(y.device.type, self.precision):
