@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
+from collections.abc import Hashable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from engine_problem import Clean, apart, replay_on_cpu
+from engine_problem import Clean, Replayed, apart, replay_on_cpu
 from graphed_problem import PREPARED, ROWS, SAMPLES, STEPS, OnCpu, Training, training
-from narl.errors import NarlWarning
+from narl.errors import NarlWarning, NonFiniteError
 from narl.train.engine import Engine
 from narl.train.engine.captured import CapturedEngine
 from narl.train.engine.graphed import networks_of
@@ -63,6 +67,87 @@ def assert_alike(one: Any, other: Any) -> None:
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4, equal_nan=True)
     else:
         assert one == other
+
+
+class Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Where the memory is that operations read and that was there before."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found, self._made, self._kept = set[int](), set[int](), list[Tensor]()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._note((args, kwargs), self.found, unless=self._made)
+        result = function(*args, **(kwargs or {}))
+        self._note(result, self._made, unless=self.found)
+        return result
+
+    def _note(self, values: Any, into: set[int], unless: set[int]) -> None:
+        for value in tree_leaves(values):
+            if isinstance(value, Tensor):
+                self._kept.append(value)  # so that its place is not given to another one
+                place = value.untyped_storage().data_ptr()
+                if place and place not in unless:
+                    into.add(place)
+
+
+@pytest.mark.parametrize("kind", PREPARED)
+def test_steps_read_where_the_first_of_their_phase_has(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph goes on with the memory it has seen: what is brought in tensors of its own it would never see."""
+    replay_on_cpu(monkeypatch)
+    replay, seen = Replayed.replay, dict[Hashable, list[set[int]]]()
+
+    def watched(self: Replayed) -> None:
+        with Reads() as reads:
+            replay(self)
+        seen.setdefault(self.move.phase, []).append(reads.found)
+
+    monkeypatch.setattr(Replayed, "replay", watched)
+    name, options = PREPARED[kind]
+    one = training(name, trusted=SAMPLES // 3, **options)
+    one.go(engine_of(one), range(STEPS))
+    for first, *later in seen.values():
+        assert later
+        assert all(found <= first for found in later)
+
+
+@pytest.mark.parametrize("where", ["at a check", "before a step as written"])
+def test_a_replayed_step_that_was_not_finite_is_refused(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The average that guesses is finite still, so that nothing is noticed while rows are prepared."""
+    replay_on_cpu(monkeypatch)
+    one = training("A-GCE+")
+    engine = engine_of(one)
+    one.go(engine, range(3))
+    with torch.no_grad():
+        next(networks_of(one.model)[0].parameters()).fill_(torch.nan)
+    monkeypatch.setattr(one.model, "follow", lambda *_: None)
+    one.go(engine, range(3, 4))
+    x, y, ids = one.batch(4)
+    refused = engine.check if where == "at a check" else lambda: engine.step(tuple(v[:5] for v in x), y[:5], ids[:5])
+    with pytest.raises(NonFiniteError, match="the training loss, the clean loss or a gradient is not finite"):
+        refused()
+
+
+def test_after_a_reset_steps_are_captured_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors of the state may have been replaced, and graphs would go on with the old ones."""
+    replay_on_cpu(monkeypatch)
+    whole, halted, resumed = (training("A-GCE+") for _ in range(3))
+    whole.go(Engine(whole.method), range(STEPS))
+    halted.go(Engine(halted.method), range(9))
+    engine = engine_of(resumed)
+    resumed.go(engine, range(3))
+    assert engine._written.passes.recorded
+    with torch.no_grad():
+        for weights in resumed.model.parameters():
+            weights.data = weights.clone()
+    parts: tuple[Any, ...] = (resumed.model, resumed.optimizer, resumed.method)
+    for part, state in zip(parts, copy.deepcopy(halted.state), strict=True):
+        part.load_state_dict(state)
+    engine.reset()
+    assert not engine._written.passes.recorded
+    resumed.go(engine, range(9, STEPS))
+    assert apart(resumed.model.state_dict().values(), whole.model.state_dict().values()) < 1e-4
+    assert apart(resumed.losses[3:], whole.losses[9:]) < 1e-4
 
 
 def test_smaller_batches_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
