@@ -132,6 +132,7 @@ def test_batches_change_once_the_boost_has_begun_and_by_the_latest_suspicions() 
 
     method.begin_epoch(0, look)
     assert method.redrawn(given, 0, DRAWS()) is given
+    assert method.objective.doubts.often is None
     reports = run(method, batches(6))
     method.begin_epoch(1, look)
     expected = torch.zeros(SAMPLES)
@@ -143,6 +144,9 @@ def test_batches_change_once_the_boost_has_begun_and_by_the_latest_suspicions() 
     assert [len(rows) for rows in found] == [len(rows) for rows in given]
     assert all(rows[:8].tolist() == theirs[:8].tolist() for rows, theirs in zip(found, given, strict=True))
     assert any(rows.tolist() != theirs.tolist() for rows, theirs in zip(found, given, strict=True))
+    often = how_often(1 - expected, 0.5, BATCH)
+    assert_close(method.objective.doubts.often, often)
+    assert often.std() > 0.1
     assert boosted(boost_from=0).redrawn(given, 1, DRAWS()) is given
 
 
@@ -169,7 +173,7 @@ def test_checked_samples_keep_their_share(data: Path) -> None:
     loop = assemble(plan(asked(data, method="A-GCE+", clean_share=0.6, options={"believed": 0.5})))
     assert isinstance(loop.method, Boosted)
     before = loop._batches()
-    loop.method._believe(torch.rand(192, generator=DRAWS().manual_seed(0)))
+    loop.method._beliefs = torch.rand(192, generator=DRAWS().manual_seed(0))
     after = loop._batches()
     assert [int((rows >= 168).sum()) for rows in after] == [int((rows >= 168).sum()) for rows in before]
     assert [rows.tolist() for rows in after] != [rows.tolist() for rows in before]

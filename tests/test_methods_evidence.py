@@ -122,6 +122,9 @@ def test_what_is_known_to_be_right_says_nothing_of_the_noise() -> None:
     logits, y, ids = torch.tensor([[9.0, 0.0], [0.0, 9.0]]), torch.tensor([1, 1]), torch.arange(2)
     doubts.remember(logits, y, ids)
     assert_close(doubts.evidence.seen, torch.tensor([[0.0, 0.0], [0.0, 1.0]]), atol=1e-3, rtol=0)
+    of_all = ByPosterior(torch.ones(2, dtype=torch.bool), num_classes=2, num_samples=2)
+    of_all.remember(logits, y, ids)
+    assert not of_all.evidence.seen.any()
     suspicion, _ = doubts(Adjuster("gce", [5, 5]), logits, y, ids)
     assert suspicion[0] == 0 < suspicion[1]
     by_evidence = [kind for kind, make in DOUBTS.items() if "evidence.seen" in make(None, 2, 2, 0.9).state_dict()]

@@ -159,21 +159,16 @@ class Boosted(PreparingMethod):
     def begin_epoch(self, epoch: int, look: Look) -> None:
         """Settle how far each label is believed, for the epoch's batches."""
         if self.parts.believed and self.steps >= self.begins:
-            self._believe(1 - self._suspicions)
-
-    def _believe(self, beliefs: Tensor | None) -> None:
-        self._beliefs, trusted = beliefs, self.setting.trusted
-        often = None
-        if beliefs is not None:
-            size = self.setting.batch_size or self.setting.num_samples
-            often = how_often(beliefs, self.parts.believed, size, trusted)
-        self.objective.doubts.often = often
+            self._beliefs = 1 - self._suspicions
 
     def redrawn(self, batches: list[Tensor], epoch: int, generator: torch.Generator) -> list[Tensor]:
         """The usual batches, with more of the labels that are believed; checked samples stay as many as they are."""
-        if self._beliefs is None:
+        beliefs, share, trusted = self._beliefs, self.parts.believed, self.setting.trusted
+        if beliefs is None:
             return batches
-        return more_believed(batches, self._beliefs, self.parts.believed, generator, self.setting.trusted)
+        size = self.setting.batch_size or self.setting.num_samples
+        self.objective.doubts.often = how_often(beliefs, share, size, trusted)
+        return more_believed(batches, beliefs, share, generator, trusted)
 
     @property
     def _boosts(self) -> bool:
@@ -318,7 +313,7 @@ class Boosted(PreparingMethod):
         if self.parts.believed:
             self._suspicions.copy_(state["suspicions"])
             beliefs = state["beliefs"]
-            self._believe(None if beliefs is None else beliefs.to(self._suspicions))
+            self._beliefs = None if beliefs is None else beliefs.to(self._suspicions)
 
 
 def _repeated(y: Tensor, times: int) -> Tensor:
