@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from narl import losses
-from narl.errors import NoiseError
+from narl.errors import LogitsError, NoiseError
 from narl.noise.matrices import symmetric_matrix
 from narl.theory import even_probability, js_weight, right_label
 
@@ -51,8 +53,33 @@ def test_with_many_classes_js_weighs_nearly_as_bayes_rule(num_classes: int, rate
 
 
 def test_without_noise_it_is_cross_entropy() -> None:
-    assert js_weight(0.0, 10) == even_probability(0.0, 10) == 0
+    assert even_probability(0.0, 10) == 0
+    p = torch.tensor([1e-3, 0.3, 0.9], dtype=torch.float64)
+    assert pulls(js_weight(0.0, 10), p, 10).numpy() == pytest.approx(1, abs=1e-6)
     assert right_label(torch.tensor([0.0, 0.3]), 0.0, 10).tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("probability", "words"),
+    [
+        (torch.tensor([0.3, 1.5]), "outside 0 to 1"),
+        (torch.tensor(-0.1), "outside 0 to 1"),
+        (torch.tensor([torch.nan]), "or NaN"),
+        (torch.tensor([0, 1]), "is torch.int64"),
+        (0.3, "is a float: give a tensor"),
+    ],
+)
+@pytest.mark.parametrize("rate", [0.0, 0.4])
+def test_what_is_no_probability_is_refused(probability: Any, words: str, rate: float) -> None:
+    with pytest.raises(LogitsError, match=words):
+        right_label(probability, rate, 10)
+
+
+def test_half_precision_is_lifted() -> None:
+    found = right_label(torch.tensor([[0.5]], dtype=torch.bfloat16), 0.8, 10)
+    assert found.shape == (1, 1)
+    assert found.dtype == torch.float32
+    assert found.item() == pytest.approx(9 / 13)
 
 
 def test_noise_that_hides_the_truth_is_refused() -> None:
@@ -60,5 +87,14 @@ def test_noise_that_hides_the_truth_is_refused() -> None:
         js_weight(0.9, 10)
 
 
+@pytest.mark.parametrize("rate", [0.0, 1e-13, 1e-9, 0.4999])
+@pytest.mark.parametrize("num_classes", [2, 10])
+def test_js_takes_it(rate: float, num_classes: int) -> None:
+    pi1 = js_weight(rate, num_classes)
+    assert losses.js(torch.zeros(1, num_classes), torch.tensor([0]), pi1).isfinite().all()
+
+
 def test_it_ends_where_js_ends() -> None:
-    assert js_weight(0.4999, 2) == losses.get("js").hyperparameters[0].high
+    (pi1,) = losses.get("js").hyperparameters
+    assert js_weight(0.4999, 2) == pi1.high
+    assert js_weight(0.0, 10) == js_weight(1e-13, 10) == pi1.low

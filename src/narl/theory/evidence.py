@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from narl import losses
+from narl.checks import at_least_float32, can_read
+from narl.errors import LogitsError
 from narl.theory.risks import checked_rate
 from narl.theory.sums import checked_num_classes
 
@@ -51,15 +53,15 @@ def right_label(probability: Tensor, rate: float, num_classes: int) -> Tensor:
         num_classes: c.
 
     Returns:
-        Of the same shape.
+        Of the same shape, at least float32.
 
     Example:
         >>> right_label(torch.tensor([0.1, 0.5]), rate=0.8, num_classes=10)
         tensor([0.2000, 0.6923])
     """
-    even = even_probability(rate, num_classes)
-    right = (1 - even) * probability
-    found: Tensor = right / (right + even * (1 - probability)) if even else torch.ones_like(probability)
+    even, p = even_probability(rate, num_classes), _checked_probability(probability)
+    right = (1 - even) * p
+    found: Tensor = right / (right + even * (1 - p)) if even else torch.ones_like(p)
     return found
 
 
@@ -77,7 +79,7 @@ def js_weight(rate: float, num_classes: int) -> float:
         num_classes: c.
 
     Returns:
-        π₁, within what JS can have; 0, which is cross entropy, without noise.
+        π₁, within what JS can have: without noise its least, which is cross entropy.
 
     Example:
         >>> [round(js_weight(rate, 200), 4) for rate in (0.2, 0.4, 0.6)]
@@ -85,13 +87,23 @@ def js_weight(rate: float, num_classes: int) -> float:
     """
     even = even_probability(rate, num_classes)
     if not even:
-        return 0.0
+        return _PI1.low
     low, high = -_WIDEST, _WIDEST  # of log r, in which w falls
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         pull = even * _log1p_exp(middle - math.log(even)) / _log1p_exp(middle)
         low, high = (middle, high) if pull > 0.5 else (low, middle)
-    return min(1 / (1 + math.exp(-low)), _PI1.high)
+    return min(max(1 / (1 + math.exp(-low)), _PI1.low), _PI1.high)
+
+
+def _checked_probability(probability: Tensor) -> Tensor:
+    """Probabilities, at least float32, or one clear error."""
+    if not isinstance(probability, Tensor) or not probability.is_floating_point():
+        got = probability.dtype if isinstance(probability, Tensor) else f"a {type(probability).__name__}"
+        raise LogitsError(f"probability is {got}: give a tensor of floats, such as torch.tensor([0.3])")
+    if can_read(probability) and not bool(((probability >= 0) & (probability <= 1)).all()):
+        raise LogitsError("probability holds numbers outside 0 to 1, or NaN: give what a softmax gives")
+    return at_least_float32(probability)
 
 
 def _log1p_exp(value: float) -> float:
