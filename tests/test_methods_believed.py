@@ -19,7 +19,7 @@ from methods_problem import BATCH, SAMPLES, batches, built, run, setting_of
 from narl.train import plan, resume, start
 from narl.train.assembly import assemble
 from narl.train.batches import shuffled, sizes
-from narl.train.methods.believed import how_often, more_believed
+from narl.train.methods.believed import _groups, how_often, more_believed
 from narl.train.methods.boosted import Boosted
 from narl.train.methods.guesses import ByPosterior
 from test_train_on_clean import asked
@@ -76,6 +76,29 @@ def test_samples_come_up_as_often_as_is_said(samples: int, batch: int, share: fl
     if kept is not None:
         assert_close(found[kept], torch.ones(int(kept.sum())))
     assert_close(expected.mean(), torch.tensor(1.0))
+
+
+def test_batches_that_are_drawn_for_at_once_are_alike() -> None:
+    """One sample in twenty is believed: a draw takes a good part of those, and the first batch must not have most."""
+    samples, batch, epochs = 3500, 10, 20
+    at_once = len(_groups(usual(samples, batch), 0.5, samples)[0])
+    assert at_once == 14
+    beliefs = torch.where(torch.arange(samples) % 20 == 0, 0.95, 0.02)
+    found = torch.zeros(at_once)
+    for epoch in range(epochs):
+        drawn = more_believed(usual(samples, batch, epoch), beliefs, 0.5, DRAWS().manual_seed(epoch))
+        believed = torch.stack([(beliefs[rows[batch // 2 :]] > 0.5).double().mean() for rows in drawn])
+        found += believed.view(-1, at_once).mean(dim=0) / epochs
+    half = at_once // 2
+    assert_close(found[:half].mean(), found[half:].mean(), rtol=0, atol=0.02)
+    assert found.min() > 0.6
+
+
+@pytest.mark.slow
+def test_more_samples_than_torch_draws_from() -> None:
+    (rows,) = more_believed([torch.arange(4)], torch.ones(2**24 + 1), 0.5, DRAWS().manual_seed(0))
+    assert rows[:2].tolist() == [0, 1]
+    assert len(set(rows.tolist())) == 4
 
 
 def test_where_too_few_can_be_drawn_batches_stay_as_they_are() -> None:

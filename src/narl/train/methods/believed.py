@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Generator, Tensor
 
-_AT_ONCE = 50  # draws an epoch: few enough for a large set, each from nearly all of it
+_ONE_IN = 50  # a draw takes at most one in so many of all samples, or else what a single batch wants
 _HALVINGS, _WIDEST = 60, 1e9
 _LEAST = 1e-6  # belief of a label that nobody believes: where all are such, they are drawn alike
 
@@ -45,12 +45,24 @@ def more_believed(
             continue
         free = weights.clone()
         free[torch.cat(rests)] = 0.0
-        if int((free > 0).sum()) < sum(counts):
+        places = free.nonzero().squeeze(1)
+        if len(places) < sum(counts):
             found += group
             continue
-        drawn = torch.multinomial(free, sum(counts), generator=generator)
+        drawn = places[_drawn(free[places], sum(counts), generator)]
         found += [torch.cat(part) for part in zip(rests, torch.split(drawn, counts), strict=True)]
     return found
+
+
+def _drawn(weights: Tensor, count: int, generator: Generator) -> Tensor:
+    """Places drawn without replacement, with probabilities proportional to weights above 0, in a random order.
+
+    Those that win a race are drawn, as in ``torch.multinomial``, which ends at 2²⁴ samples. The likeliest tend to win
+    first: in that order the batches that are drawn for at once would not be alike.
+    """
+    times = torch.empty_like(weights).exponential_(generator=generator) / weights
+    winners: Tensor = times.topk(count, largest=False).indices
+    return winners[torch.randperm(count, generator=generator)]
 
 
 def _groups(batches: Sequence[Tensor], share: float, samples: int) -> list[list[Tensor]]:
@@ -61,7 +73,7 @@ def _groups(batches: Sequence[Tensor], share: float, samples: int) -> list[list[
 
 def _at_once(batches: int, wanted: float, samples: int) -> int:
     """For how many batches of an epoch, that wants so many samples, is drawn at once."""
-    return max(1, int(batches * samples / max(wanted, 1.0) / _AT_ONCE))
+    return max(1, int(batches * samples / max(wanted, 1.0) / _ONE_IN))
 
 
 def _rest(rows: Tensor, stays: Tensor, share: float) -> Tensor:
@@ -82,7 +94,8 @@ def how_often(beliefs: Tensor, share: float, batch_size: int, kept: Tensor | Non
     .. math:: r_i = 1 - s + G (1 - \rho) \big(1 - e^{-\lambda b_i}\big)
 
     where λ is such that r is 1 in the mean. With many batches that is :math:`1 - s + s\, b_i / \bar b`; with few, a
-    sample that is drawn in each cannot come up more often.
+    sample that is drawn in each cannot come up more often. That is about batches that would hold each sample once; that
+    ``--clean-share`` repeats checked samples, and has fewer of the others in an epoch, is left out.
 
     Args:
         beliefs: b, ``(N,)``.
