@@ -175,9 +175,25 @@ class Real(Greedy):
         return [torch.tensor([0.5])]
 
 
+class InPlace(Greedy):
+    """Changes the usual batches where they are."""
+
+    def rows(self, epoch: int, generator: torch.Generator) -> list[Tensor] | None:
+        return None
+
+    def redrawn(self, batches: list[Tensor], epoch: int, generator: torch.Generator) -> list[Tensor]:
+        batches[-1] = torch.tensor([3, SAMPLES])
+        return batches
+
+
 @pytest.mark.parametrize(
     ("method", "words"),
-    [("Empty", "chooses no batch"), ("Beyond", "chooses sample 48 of 48"), ("Real", "give int64 positions")],
+    [
+        ("InPlace", "chooses sample 48 of 48"),
+        ("Empty", "chooses no batch"),
+        ("Beyond", "chooses sample 48 of 48"),
+        ("Real", "give int64 positions"),
+    ],
 )
 def test_rows_that_cannot_be_are_refused(method: str, words: str, pictures: Path, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=words):

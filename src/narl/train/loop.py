@@ -324,7 +324,7 @@ class Loop:
         else:
             usual = list(torch.split(shuffled(count, seed=self.seed, epoch=self.epoch), sizes(count, self.batch_size)))
         drawn = self.method.redrawn(usual, self.epoch, torch.Generator().manual_seed(mixed(self.seed, self.epoch, 4)))
-        drawn = usual if drawn is usual else checked_rows(drawn, count, self.method.name)
+        drawn = checked_rows(drawn, count, self.method.name)
         return list(torch.split(torch.cat(drawn).to(device), [len(rows) for rows in drawn]))
 
     @contextlib.contextmanager

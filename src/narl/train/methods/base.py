@@ -234,7 +234,8 @@ class Method(ABC):
         ``--clean-share`` says.
 
         Args:
-            batches: the usual ones, positions in the training set, a tensor ``(n,)`` each, on the CPU.
+            batches: the usual ones, positions in the training set, a tensor ``(n,)`` each, on the CPU; the list may be
+                changed and given back.
             epoch: from 0.
             generator: where random numbers come from, on the CPU; it follows from the run's seed and the epoch.
         """
