@@ -341,6 +341,14 @@ def test_an_option_of_the_fixed_loss_says_so(data: Path, tmp_path: Path) -> None
     assert "adjusters" not in said
 
 
+def test_an_option_of_the_boosted_form_says_so(data: Path, tmp_path: Path) -> None:
+    for words, boosted in (((), "T-SL+"), (("--clean", "24", "--method", "A-GCE"), "A-GCE+")):
+        said = refused("train", data, "--option", "believed=0.5", *words, "--out", tmp_path / "run")
+        assert f"has no option 'believed': it is one of the boosted {boosted}: add --boost" in said
+    said = refused("train", data, "--method", "ELR", "--option", "alpha=1", "--out", tmp_path / "run")
+    assert "boost" not in said
+
+
 def test_transfer_needs_what_was_learned(data: Path, tmp_path: Path) -> None:
     assert "--from" in refused("transfer", data, "--loss", "mae", "--out", tmp_path / "run")
     assert "holds no adjuster" in refused("transfer", data, "--from", data.parent, "--out", tmp_path / "run")

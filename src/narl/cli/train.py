@@ -320,10 +320,12 @@ def read_options(method: str, pairs: list[str], **flags: Any) -> dict[str, Any]:
         if name in options:
             raise OptionError(f"the method's option {name} is given twice: keep one")
         if name not in known:
-            fixed = methods.fixed_with(name)
+            fixed, boosted = methods.fixed_with(name), methods.boosted_with(method, name)
             way = nearest(name, known.keys() - {"adjusters"}) if known else "it has none"
             if fixed is not None:
                 way = f"it is one of the fixed {fixed}: add --method {fixed}"
+            if boosted is not None:
+                way = f"it is one of the boosted {boosted}: add --boost, or choose that method"
             raise OptionError(f"{method} has no option {name!r}: {way}")
         options[name] = known[name].read(name, value)
     return options

@@ -124,6 +124,20 @@ def boosted_form(name: str) -> str:
     return f"{spec.name}+"
 
 
+def boosted_with(name: str, option: str) -> str | None:
+    """The boosted form of a method, if that has such an option; None: it has none, or there is no such form.
+
+    Example:
+        >>> boosted_with("T-SL", "believed"), boosted_with("T-SL", "colour"), boosted_with("ELR", "alpha")
+        ('T-SL+', None, None)
+    """
+    try:
+        boosted = boosted_form(name)
+    except OptionError:
+        return None
+    return boosted if option in get(boosted).options else None
+
+
 def fixed_with(option: str) -> str | None:
     """The fixed loss that has such a hyperparameter; None: no loss has.
 
