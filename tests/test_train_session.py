@@ -346,7 +346,11 @@ def test_tensorboard_is_written(rings: Path, tmp_path: Path) -> None:
         ({"heldout": 0.0, "patience": 3}, "--patience needs clean"),
         ({"clean": "none", "method": "Forward"}, "--heldout is a share"),
         ({"method": "CE", "heldout": 0.5}, "all of them choose the epoch"),
-        ({"method": "CE", "clean_batch_size": 7}, "all of them choose the epoch"),
+        ({"method": "CE", "clean_batch_size": 7}, "for CE all of them choose the epoch"),
+        (
+            {"method": "MentorNet", "clean_batch_size": 7, "options": {"curriculum": "predefined"}},
+            "for MentorNet with these options all of them choose the epoch",
+        ),
         ({"optimizer": "adamw", "momentum": 0.5}, "--momentum is of sgd"),
         ({"options": {"adjusters": "x"}}, "--adjuster"),
         ({"method": "GCE", "tune": True, "options": {"q": 0.3}}, "--tune chooses q"),

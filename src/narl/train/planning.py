@@ -41,7 +41,7 @@ class Plan:
         recipe: what was decided.
         sets: training, clean, held-out and test samples.
         encoder: from samples to tensors.
-        parameters: how many numbers the model has.
+        parameters: how many numbers the model has; averages of its networks are not counted.
 
     Example: see :func:`plan`.
     """
@@ -254,8 +254,9 @@ def _check_method(spec: methods.MethodSpec, settings: Settings) -> None:
     heldout = None if settings.train_on_clean else settings.heldout
     for flag, value in (("--heldout", heldout), ("--clean-batch-size", settings.clean_batch_size)):
         if value and not spec.learns_from_clean(settings.options):
+            who = f"{spec.name} with these options" if spec.uses_clean else spec.name
             raise OptionError(
-                f"{flag} is for methods that learn from clean samples; for {spec.name} all of them choose the epoch: "
+                f"{flag} is for methods that learn from clean samples; for {who} all of them choose the epoch: "
                 "leave it out"
             )
     spec.checked(settings.options)
