@@ -44,7 +44,8 @@ class Parts:
         unsure: what becomes of a doubted label whose guess does not count: ``"keep"`` or ``"drop"``.
         doubt: what suspicion goes by: ``"margin"``, ``"loss"`` or ``"posterior"``, see
             :mod:`narl.train.methods.guesses`.
-        memory: weight of the past epochs in what labels are doubted by.
+        memory: weight of the past in what labels are doubted by: in a margin's average each time its sample comes up,
+            in what is counted of the noise each epoch.
         ema: weight of the past in the average of a network's weights.
         networks: how many are trained; of two, each guesses for the other.
         balance: weight of the prior of the classes.
@@ -120,7 +121,7 @@ OPTIONS: dict[str, Option] = {
         "suspicion by the margin's average over the epochs, by the loss, or by Bayes' rule with the label as evidence",
         choices=tuple(DOUBTS),
     ),
-    "memory": Option(0.9, "weight of the past epochs in what labels are doubted by", low=0, high=1),
+    "memory": Option(0.9, "weight of the past in what labels are doubted by", low=0, high=1),
     "ema": Option(0.999, "weight of the past in the averaged networks that guess and predict", low=0, high=1),
     "networks": Option(1, "networks that are trained; of two, each guesses for the other", low=1, high=2),
     "balance": Option(1.0, "weight of the prior that keeps all classes in use", low=0, high=1000),
