@@ -29,6 +29,7 @@ class Judges:
         self._criteria, self._rows, self._device = criteria, rows, device
         self._units = max(len(snapshot.hidden.bias) for snapshot in snapshots)  # type: ignore[union-attr, arg-type]
         self._families = max(int(snapshot.num_families) for snapshot in snapshots)  # type: ignore[arg-type]
+        self._loss = criteria[0].at(0.0).robust_loss
         self._spans = criteria[0].at(0.0).spans
         self._remembered = RunningMargin().to(device)
         self._remembered.reserve(rows * len(criteria))
@@ -36,13 +37,15 @@ class Judges:
         self._unnamed = torch.tensor([[_unnamed(one)] for one in criteria], device=device)
         self._visits = torch.ones((), device=device)
         self._scale = criteria[0].at(0.0).scale
+        self._worths = [None if one.worth is None else one.worth.to(device) for one in criteria]
         self._turns: list[Adjuster] = []
         self._parts: list[Tensor] = []
 
     @property
     def remembered(self) -> tuple[Tensor, ...]:
-        """What changes from step to step: the running margins, and how often samples were seen."""
-        return self._remembered.table, self._visits
+        """What changes from step to step: running margins, how often samples were seen, counts of wrong labels."""
+        counts = [buffer for worth in self._worths if worth is not None for buffer in worth.buffers()]
+        return self._remembered.table, self._visits, *counts
 
     @torch.no_grad()
     def turn(self, progress: float) -> None:
@@ -92,6 +95,20 @@ class Judges:
         values = own.gather(2, family).squeeze(2)
         spans = enumerate(self._spans.items())
         return {name: (low + (high - low) * values[..., k]).flatten() for k, (name, (low, high)) in spans}
+
+    def losses(self, progress: Tensor, logits: Tensor, labels: Tensor, ids: Tensor) -> Tensor:
+        """What each training minimises, ``(trainings * N,)``; margins are remembered and wrong labels counted."""
+        chosen, found = self(progress, logits.detach(), labels, ids), []
+        if not any(self._worths):
+            return self._loss(logits.flatten(0, 1), labels.repeat(len(logits)), **chosen)
+        for number, (worth, own) in enumerate(zip(self._worths, logits, strict=True)):
+            given = {name: values.view(len(logits), -1)[number] for name, values in chosen.items()}
+            if worth is None:
+                found.append(self._loss(own, labels, **given))
+            else:
+                found.append(worth.at(progress)(own, labels, given)[0])
+                worth.count(*worth.looked(own, labels))
+        return torch.cat(found)
 
 
 def _unnamed(criterion: AdjustedLoss) -> bool:

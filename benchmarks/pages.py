@@ -14,6 +14,7 @@ from typing import Any
 
 import clean_share
 import forward_matrix
+import noise_rates
 import plan
 import small_images
 import table_adjusters
@@ -250,6 +251,7 @@ BLOCKS: dict[str, dict[str, Callable[[], list[Table]]]] = {
         "travel": travel.tables,
         "table-adjusters": table_adjusters.tables,
         "small-images": small_images.tables,
+        "noise-rates": noise_rates.tables,
         "turned": functools.partial(study_tables, "turned"),
         "texts": functools.partial(study_tables, "texts"),
         "texts-tables": functools.partial(study_tables, "texts-tables"),

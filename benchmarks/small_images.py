@@ -269,8 +269,7 @@ class Trainings:
             values.append(robust(logits[begin], labels))
             if judges is not None:
                 own = logits[begin + 1 : begin + 1 + count]
-                chosen = judges(progress, own.detach(), labels, ids)
-                values.append(robust(own.flatten(0, 1), labels.repeat(count), **chosen))
+                values.append(judges.losses(progress, own, labels, ids))
             begin += 1 + count
         for number, (robust, own_values) in enumerate(self._values, begin):
             values.append(robust(logits[number], labels, **own_values))
@@ -315,9 +314,10 @@ def run(
     margin: str | None = None,
     device: str = "cpu",
     values: Sequence[Value] = (),
+    noise_rate: str | None = None,
 ) -> None:
     """Train on tasks with what has no result there yet."""
-    how = (", until" if serves == "until" else "") + HOW[margin]
+    how = (", until" if serves == "until" else "") + HOW[margin] + ("" if noise_rate is None else WEIGHED)
     read_from = {path: packs.read(path) for path in files}
     for task in tasks:
         known = {(row["name"], row["digest"]) for row in results() if row["task"] == asdict(task)}
@@ -331,7 +331,8 @@ def run(
             named = called + how, pack.digest
             if named not in known:
                 asked.setdefault(loss, []).append(named)
-                forms.setdefault(loss, []).append(AdjustedLoss(pack.snapshots, counts, serves=serves, margin=margin))
+                criterion = AdjustedLoss(pack.snapshots, counts, serves=serves, margin=margin, noise_rate=noise_rate)
+                forms.setdefault(loss, []).append(criterion)
         others = [value for value in values if (_called(value), "") not in known]
         if not asked and not others:
             continue
@@ -410,6 +411,7 @@ def _value(text: str) -> Value:
     return value
 
 
+WEIGHED = ", noise estimated"
 HOW = {None: "", "latest": ", latest margin", "running": ", running margin", "auto": ", samples not named"}
 FORMS = {
     "input=margin+progress": "nine tasks",
@@ -456,6 +458,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--serves", choices=("from", "until"), default="from", help="as of AdjustedLoss")
     parser.add_argument("--margin", choices=[name for name in HOW if name], help="else as each was learned")
+    parser.add_argument("--noise-rate", choices=("estimated",), help="as of AdjustedLoss")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--part", type=_part, default=(0, 1), metavar="K/N", help="every N-th task from the K-th")
     parser.add_argument("--device", default="cpu")
@@ -472,7 +475,7 @@ def main() -> None:
         torch.set_num_threads(given.threads)
         first, every = given.part
         how = {"serves": given.serves, "margin": given.margin, "device": given.device, "values": given.value}
-        run(read(given.data), given.adjuster, tasks[first::every], **how)
+        run(read(given.data), given.adjuster, tasks[first::every], noise_rate=given.noise_rate, **how)
 
 
 if __name__ == "__main__":

@@ -336,8 +336,7 @@ def side_by_side(
         if judges is not None:
             own = logits[len(fixed) :]
             judges.turn(step / steps)
-            chosen = judges(torch.tensor(step / steps), own.detach(), labels, ids)
-            values.append(robust(own.flatten(0, 1), labels.repeat(len(own)), **chosen))
+            values.append(judges.losses(torch.tensor(step / steps), own, labels, ids))
         optimizer.zero_grad()
         torch.autograd.backward(torch.cat(values).sum() / len(ids))
         optimizer.step()

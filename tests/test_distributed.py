@@ -40,6 +40,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "Forward": {},
     "ELR": {},
     "T-GCE": {},
+    "T-JS": {"noise_rate": "estimated"},
 }
 
 

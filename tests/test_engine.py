@@ -53,6 +53,10 @@ METHODS: dict[str, dict[str, Any]] = {
     "A-PolySoft": {"every": 3, "warmup": 0.25},
     "A-JS": {"every": 2, "virtual": "sgd", "input": "scaled+progress"},
     "T-GCE": {"adjusters": [Adjuster("gce", [5, 5, 9], margin="running", generator=torch.Generator())] * 3},
+    "T-SL": {
+        "adjusters": [Adjuster("sl", [5, 5, 9], margin="running", generator=torch.Generator())] * 3,
+        "noise_rate": "estimated",
+    },
 }
 
 

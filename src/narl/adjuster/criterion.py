@@ -18,6 +18,7 @@ from narl.adjuster.last_batch import LastBatch
 from narl.adjuster.margins import RunningMargin, margin
 from narl.adjuster.network import Adjuster
 from narl.adjuster.turns import KINDS, after_fixed, checked, in_turn, meant_for
+from narl.adjuster.worth import LabelWorth
 from narl.checks import warn_of_probabilities
 from narl.errors import NarlWarning, OptionError, nearest
 
@@ -66,6 +67,9 @@ class AdjustedLoss(nn.Module):
             serves. It does, too, where what is for this kind wants more steps (``Adjuster.least_steps``) than
             ``total_steps``; a training whose length is not given counts as long. T-* methods see to all that by
             themselves.
+        noise_rate: share of the labels that are wrong, for a loss that doubts no more than that
+            (:class:`narl.adjuster.worth.LabelWorth`); ``"estimated"``: counted while training, ``criterion.noise_rate``
+            says what came out. None: the noise rate has no say.
 
     Example:
         >>> import torch
@@ -93,6 +97,7 @@ class AdjustedLoss(nn.Module):
         margin: str | None = None,
         robust_start: float = 0.0,
         data: str | None = None,
+        noise_rate: float | str | None = None,
     ) -> None:
         super().__init__()
         given = checked([adjusters] if isinstance(adjusters, Adjuster) else list(adjusters))
@@ -133,13 +138,16 @@ class AdjustedLoss(nn.Module):
                 _refuse_shares(snapshots[0].num_samples)
                 running.count_from(0)
         self.snapshots = nn.ModuleList(snapshots)
+        self.worth: LabelWorth | None = None
+        if noise_rate is not None:
+            self.worth = LabelWorth(snapshots[0].robust_loss, len(snapshots[0].of_class), noise_rate)
         self.reduction = reduction
         self.total_steps = None if total_steps is None else int(total_steps)
         # A tensor, for torch.compile would take a number for a constant; no buffer, for on a GPU reading it would make
         # the host wait.
         self._steps = torch.zeros((), dtype=torch.int64, device="cpu")
         self._looked = self._longer = False
-        self._seen: tuple[Tensor, Tensor, dict[str, Tensor]] | None = None
+        self._seen: tuple[Tensor, Tensor, dict[str, Tensor], Tensor | None] | None = None
         self._last: LastBatch | None = None
 
     def forward(
@@ -169,7 +177,13 @@ class AdjustedLoss(nn.Module):
         else:
             hyperparameters = self._given(self.progress, logits, targets, ids)
         first = self.at(0.0)
-        values = first.robust_loss(logits, targets, **hyperparameters)
+        left: Tensor | None = None
+        if self.worth is None:
+            values = first.robust_loss(logits, targets, **hyperparameters)
+        else:
+            values, left = self._told(self.worth, progress)(logits, targets, hyperparameters)
+            if self.training:
+                self.worth.count(*self.worth.looked(logits, targets))
         if self.training:
             if ids is not None and first.remembers:
                 first.remember(first.measure(margin(logits, targets), logits), ids)
@@ -180,10 +194,16 @@ class AdjustedLoss(nn.Module):
                 if not torch.compiler.is_compiling():
                     self._warn_of_length()
         kept = {name: value.detach() for name, value in hyperparameters.items()}
-        self._seen, self._last = (logits.detach().clone(), targets.detach().clone(), kept), None
+        self._seen, self._last = (logits.detach().clone(), targets.detach().clone(), kept, left), None
         if self.reduction == "none":
             return values
         return values.mean() if self.reduction == "mean" else values.sum()
+
+    def _told(self, worth: LabelWorth, progress: float | None) -> LabelWorth:
+        """The same, told how much of the training is done."""
+        if progress is not None:
+            return worth.at(progress)
+        return worth.at(self._counted_progress if torch.compiler.is_compiling() else self.progress)
 
     def _given(self, progress: float, logits: Tensor, targets: Tensor, ids: Tensor | None) -> dict[str, Tensor]:
         """The hyperparameters by the snapshot that serves at this point."""
@@ -195,7 +215,7 @@ class AdjustedLoss(nn.Module):
 
     def _picked(self, logits: Tensor, targets: Tensor, ids: Tensor | None) -> dict[str, Tensor]:
         """The same by its own count, inside a graph: it must not change with the count, so all snapshots compute."""
-        progress = (self._steps.double() / self._planned()).clamp(max=1)
+        progress = self._counted_progress
         given = []
         for snapshot in self.snapshots:
             assert isinstance(snapshot, Adjuster)
@@ -204,6 +224,16 @@ class AdjustedLoss(nn.Module):
         begins = torch.tensor(self._begins[1:], dtype=torch.float64, device="cpu")
         serves = (begins <= progress).sum().to(logits.device).unsqueeze(0)
         return {name: torch.stack([each[name] for each in given]).index_select(0, serves)[0] for name in given[0]}
+
+    @property
+    def _counted_progress(self) -> Tensor:
+        """How much of the training is done by its own count, inside a graph."""
+        return (self._steps.double() / self._planned()).clamp(max=1)
+
+    @property
+    def noise_rate(self) -> float | None:
+        """The share of wrong labels, given or estimated so far; None: it has no say."""
+        return None if self.worth is None else float(self.worth.rate)
 
     @property
     def last(self) -> LastBatch:
@@ -245,12 +275,13 @@ class AdjustedLoss(nn.Module):
 
     @property
     def _needs_progress(self) -> bool:
-        return len(self.snapshots) > 1 or self.at(0.0).sees_progress
+        return len(self.snapshots) > 1 or self.at(0.0).sees_progress or self.worth is not None
 
     def _planned(self) -> int:
         if self.total_steps is None:
             several = len(self.snapshots) > 1
             which = f"{len(self.snapshots)} snapshots" if several else f"an adjuster of {self.at(0.0).input!r}"
+            which = "noise_rate" if self.worth is not None and not several else which
             raise OptionError(
                 f"{which} must know how much of the training is done: give AdjustedLoss total_steps=, the number of "
                 "batches of the whole training, or every call progress="
@@ -280,6 +311,7 @@ class AdjustedLoss(nn.Module):
         margin: str | None = "auto",
         robust_start: float = 0.0,
         data: str | None = None,
+        noise_rate: float | str | None = None,
         sha256: str | None = None,
     ) -> AdjustedLoss:
         """The criterion of an adjuster that was learned before: one that narl ships, a file, or one of the hub.
@@ -295,6 +327,7 @@ class AdjustedLoss(nn.Module):
             margin: see :class:`AdjustedLoss`. Shipped adjusters were learned with averages over the epochs.
             robust_start: see :class:`AdjustedLoss`.
             data: see :class:`AdjustedLoss`.
+            noise_rate: see :class:`AdjustedLoss`.
             sha256: what the file must have, of one that comes from elsewhere; shipped ones are always checked.
 
         Returns:
@@ -325,6 +358,7 @@ class AdjustedLoss(nn.Module):
             margin=margin,
             robust_start=robust_start,
             data=data,
+            noise_rate=noise_rate,
         )
 
     def at_epoch(self, epochs: float) -> None:
@@ -361,6 +395,12 @@ class AdjustedLoss(nn.Module):
                 "which of several adjusters serve is decided by data= and total_steps=; give those that it was begun "
                 "with"
             )
+        weighed = any(name.startswith(f"{prefix}worth.") for name in state_dict)
+        if kept and weighed != (self.worth is not None):
+            was, now = ("with", "without") if weighed else ("without", "with")
+            raise OptionError(
+                f"the state is of a criterion {was} noise_rate, and this one is {now}: make it as it was begun"
+            )
         # Older states have no count, and those of before samples could stay unnamed have no averages.
         state_dict.setdefault(f"{prefix}_extra_state", self.get_extra_state())
         if self._counted is not None:
@@ -375,7 +415,8 @@ class AdjustedLoss(nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take what :meth:`__getstate__` gave."""
         steps = torch.tensor(state["_steps"], dtype=torch.int64, device="cpu")
-        super().__setstate__({"_longer": False, **state, "_steps": steps})  # type: ignore[no-untyped-call]
+        absent = {} if "worth" in state["_modules"] else {"worth": None}
+        super().__setstate__({"_longer": False, **absent, **state, "_steps": steps})  # type: ignore[no-untyped-call]
 
     def extra_repr(self) -> str:
         """Reduction and steps, for ``print``."""

@@ -41,13 +41,15 @@ class LastBatch:
     suspicion is above 0, then, also where :math:`\gamma_1 = 1` and :math:`\gamma_2 = 0` make cross entropy of it.
     Probability targets y have :math:`s = (1 - w)_+ \frac12 \lVert p - y \rVert_1`, with w the part of cross entropy's
     gradient :math:`p - y` that is in the loss's; for one-hot rows that is the same. It tells of the present: a wrong
-    label that the classifier has memorised fits, and is not suspected any more.
+    label that the classifier has memorised fits, and is not suspected any more. Where the noise rate has a say
+    (:class:`narl.adjuster.worth.LabelWorth`), w is what that leaves of a label's weight.
 
     Args:
         loss: the loss that was adjusted.
         logits: ``(N, c)``.
         targets: class indices ``(N,)`` or probabilities ``(N, c)``.
         hyperparameters: one ``(N,)`` tensor a hyperparameter, by name.
+        kept: how much of its weight each label keeps, ``(N,)``; None: what the loss makes of it.
 
     Example:
         >>> from narl import losses
@@ -59,8 +61,15 @@ class LastBatch:
         tensor([0.0000, 0.9998, 0.0861])
     """
 
-    def __init__(self, loss: RobustLoss, logits: Tensor, targets: Tensor, hyperparameters: dict[str, Tensor]) -> None:
-        self.hyperparameters = hyperparameters
+    def __init__(
+        self,
+        loss: RobustLoss,
+        logits: Tensor,
+        targets: Tensor,
+        hyperparameters: dict[str, Tensor],
+        kept: Tensor | None = None,
+    ) -> None:
+        self.hyperparameters, self.kept = hyperparameters, kept
         self._loss, self._logits, self._targets = loss, logits, targets
 
     @cached_property
@@ -71,6 +80,8 @@ class LastBatch:
     @cached_property
     def suspicion(self) -> Tensor:
         """How strongly each sample is held for mislabelled, from 0 to 1, ``(N,)``."""
+        if self.kept is not None:
+            return _moved(self.kept, _misfit(at_least_float32(self._logits), self._targets))
         return moved_away(
             self._loss, self._logits, self._targets, self.hyperparameters, strongest=_strongest(self._loss)
         )
@@ -94,7 +105,19 @@ def moved_away(
         strongest: what w is divided by; 1: how the loss compares with cross entropy.
     """
     kept, misfit = _kept(loss, at_least_float32(logits), targets, hyperparameters)
-    return ((1 - kept / strongest).clamp(0, 1) * misfit.abs().sum(dim=1) / 2).clamp(0, 1)
+    return _moved(kept / strongest, misfit)
+
+
+def _moved(kept: Tensor, misfit: Tensor) -> Tensor:
+    return ((1 - kept).clamp(0, 1) * misfit.abs().sum(dim=1) / 2).clamp(0, 1)
+
+
+def _misfit(logits: Tensor, targets: Tensor) -> Tensor:
+    """Cross entropy's pull, ``(N, c)``."""
+    p = logits.softmax(dim=1)
+    if targets.dim() == 1:
+        targets = torch.zeros_like(p).scatter_(1, targets.long().unsqueeze(1), 1.0)
+    return p - targets.to(p.dtype)
 
 
 _FITS = 0.99  # probability of a label that fits
@@ -118,9 +141,6 @@ def _kept(
         leaf, targets = logits.clone().requires_grad_(), targets.clone()
         values = {name: value.clone() for name, value in hyperparameters.items()}
         (pull,) = torch.autograd.grad(loss(leaf, targets, **values).sum(), leaf)
-    p = leaf.detach().softmax(dim=1)
-    if targets.dim() == 1:
-        targets = torch.zeros_like(p).scatter_(1, targets.long().unsqueeze(1), 1.0)
-    misfit = p - targets.to(p.dtype)
-    size = misfit.square().sum(dim=1).clamp(min=torch.finfo(p.dtype).tiny)
+    misfit = _misfit(leaf.detach(), targets)
+    size = misfit.square().sum(dim=1).clamp(min=torch.finfo(misfit.dtype).tiny)
     return (pull * misfit).sum(dim=1) / size, misfit

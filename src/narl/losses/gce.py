@@ -40,4 +40,8 @@ def _curve(log_p: Tensor, q: Tensor) -> Tensor:
     return -log_p * expm1_over(q * log_p)
 
 
-register(RobustLoss("gce", gce, (_Q,)))
+def _pull(log_p: Tensor, q: Tensor) -> Tensor:
+    return (q * log_p).exp()
+
+
+register(RobustLoss("gce", gce, (_Q,), pull=_pull))

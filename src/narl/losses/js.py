@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from narl.losses.inputs import over_labels
 from narl.losses.spec import Hyperparameter, RobustLoss, register
@@ -62,4 +63,9 @@ def _curve(log_p: Tensor, pi1: Tensor) -> Tensor:
     return torch.where(towards_ce, near_ce, near_mae)
 
 
-register(RobustLoss("js", js, (_PI1,)))
+def _pull(log_p: Tensor, pi1: Tensor) -> Tensor:
+    log_odds = pi1.log() - torch.log1p(-pi1)
+    return log_p.exp() * softplus(log_odds - log_p) / -torch.log1p(-pi1)  # log(1 + odds) is -log(1 - π₁)
+
+
+register(RobustLoss("js", js, (_PI1,), pull=_pull))

@@ -55,4 +55,8 @@ def _curve(log_p: Tensor, lam: Tensor, d: Tensor) -> Tensor:
     return ceiling * torch.where(below, rising, 1.0)
 
 
-register(RobustLoss("polysoft", polysoft, (_LAM, _D), title="PolySoft"))
+def _pull(log_p: Tensor, lam: Tensor, d: Tensor) -> Tensor:
+    return (1 + log_p / lam).clamp(min=0) ** (1 / (d - 1))
+
+
+register(RobustLoss("polysoft", polysoft, (_LAM, _D), title="PolySoft", pull=_pull))

@@ -49,4 +49,8 @@ def sl(logits: Tensor, targets: Tensor, gamma1: float | Tensor, gamma2: float | 
     return over_labels(curve, logits, targets, (_GAMMA1, gamma1), (_GAMMA2, gamma2))
 
 
-register(RobustLoss("sl", sl, (_GAMMA1, _GAMMA2)))
+def _pull(log_p: Tensor, gamma1: Tensor, gamma2: Tensor, a: float = -4.0) -> Tensor:
+    return gamma1 - a * gamma2 * log_p.exp()
+
+
+register(RobustLoss("sl", sl, (_GAMMA1, _GAMMA2), pull=_pull))

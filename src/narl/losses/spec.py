@@ -53,13 +53,16 @@ class Hyperparameter:
 
 @dataclass(frozen=True)
 class RobustLoss:
-    """A loss by name: its function and its hyperparameters.
+    r"""A loss by name: its function and its hyperparameters.
 
     Args:
         name: lower case, as in ``narl.losses.get(name)``.
         function: ``(logits, targets, **hyperparameters) -> Tensor (N,)``; each hyperparameter a float or ``(N,)``.
         hyperparameters: in the order in which the function takes them; empty for CE and MAE.
         title: how tables and figures write the name; in capitals if omitted.
+        pull: of a loss that is a function of the label's log-probability alone, ``(log_p, **hyperparameters)`` to how
+            much of cross entropy's pull at the label is in it, :math:`\mathrm{d}\ell / \mathrm{d}(-\log p_y)`,
+            elementwise; None: not known.
 
     Called itself, it computes the loss, with defaults for hyperparameters that are not given.
 
@@ -76,6 +79,7 @@ class RobustLoss:
     function: Callable[..., Tensor]
     hyperparameters: tuple[Hyperparameter, ...] = ()
     title: str = ""
+    pull: Callable[..., Tensor] | None = None
 
     def __post_init__(self) -> None:
         """Fill in the title."""

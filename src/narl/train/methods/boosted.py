@@ -372,6 +372,6 @@ def spec(plain: MethodSpec) -> MethodSpec:
         name=f"{plain.name}+",
         make=make,
         description=f"{plain.description}; boosted by mixup, strong views, guesses and averaged weights",
-        options={**plain.options, **OPTIONS},
+        options={**{name: one for name, one in plain.options.items() if name != "noise_rate"}, **OPTIONS},
         networks=_networks,
     )

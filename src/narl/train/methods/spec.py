@@ -31,6 +31,7 @@ class Option:
         choices: the only values that it can take, if there are only some.
         low: smallest value of a number.
         high: largest value of a number.
+        words: what it can be besides.
 
     Example:
         >>> Option(0.7, "more is more robust", low=0, high=1).checked("q", 1.5)
@@ -44,6 +45,7 @@ class Option:
     choices: tuple[str, ...] = ()
     low: float = -math.inf
     high: float = math.inf
+    words: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Fill in the kind."""
@@ -54,6 +56,8 @@ class Option:
         """The value, as its kind, or an error that calls the option by this name."""
         if self.default is None and (value is None or (isinstance(value, str) and value.lower() in _NONE)):
             return None
+        if isinstance(value, str) and value in self.words:
+            return value
         if (self.kind is bool and not isinstance(value, bool)) or (self.kind is str and not isinstance(value, str)):
             raise self._wrong_kind(name, value)
         if self.kind is int or self.kind is float:
@@ -66,8 +70,8 @@ class Option:
         """The value that a command line writes so."""
         word = text.strip().lower()
         kinds: dict[Any, Callable[[str], Any]] = {bool: lambda word: _BOOLEANS[word], int: int, float: float}
-        if self.kind not in kinds or (self.default is None and word in _NONE):
-            return self.checked(name, text)
+        if self.kind not in kinds or (self.default is None and word in _NONE) or word in self.words:
+            return self.checked(name, word if word in self.words else text)
         try:
             value = kinds[self.kind](word)
         except (ValueError, KeyError):
@@ -95,11 +99,11 @@ class Option:
             return " or ".join(self.choices)
         if math.isinf(self.low) and math.isinf(self.high):
             return ""
-        return f"[{self.low:g}, {self.high:g}]".replace("inf", "∞")
+        return " or ".join([f"[{self.low:g}, {self.high:g}]".replace("inf", "∞"), *self.words])
 
     def _wrong_kind(self, name: str, value: object) -> OptionError:
         kinds = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
-        wanted = kinds.get(self.kind or object, "a value")
+        wanted = " or ".join([kinds.get(self.kind or object, "a value"), *self.words])
         default = f"; {self.default} is the default" if self.default is not None else " or none"
         return OptionError(f"{name} = {value!r} is not {wanted}: give {wanted}{default}")
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from narl.adjuster import AdjustedLoss, Adjuster
 from narl.adjuster.pretrained import open_pack
 from narl.adjuster.turns import checked, meant_for
+from narl.adjuster.worth import ESTIMATED
 from narl.bilevel.reports import observed
 from narl.errors import OptionError
 from narl.losses import RobustLoss
@@ -22,6 +23,9 @@ from narl.train.methods.spec import MethodSpec, Option
 
 ROBUST_START = 1 / 3
 """Share of the steps with fixed hyperparameters: as long as the untrained one of three snapshots would serve."""
+
+KEPT = "kept"
+"""What runs call how much of its weight each label keeps, where the noise rate has a say."""
 
 Given: TypeAlias = Adjuster | str | os.PathLike[str]
 
@@ -68,6 +72,7 @@ class Transferred(LossMethod):
         margin: see :class:`narl.AdjustedLoss`.
         robust_start: see :class:`narl.AdjustedLoss`; None: :func:`beginning`.
         data: kind of the data, of adjusters for several kinds; None: the setting's.
+        noise_rate: see :class:`narl.AdjustedLoss`; without ``wrap``.
         wrap: what makes an objective of the adjuster, from a function that gives the one that serves, and None for one
             that is learned; None: it is its own.
 
@@ -94,6 +99,7 @@ class Transferred(LossMethod):
         margin: str | None = None,
         robust_start: float | None = None,
         data: str | None = None,
+        noise_rate: float | str | None = None,
         wrap: Callable[[Callable[[], Adjuster], None], LearnedLoss] | None = None,
     ) -> None:
         super().__init__(setting)
@@ -119,6 +125,7 @@ class Transferred(LossMethod):
             margin=margin,
             robust_start=robust_start,
             data=data or setting.kind,
+            noise_rate=noise_rate,
         )
         self.criterion = criterion.to(setting.device)
         first = self.criterion.at(0.0)
@@ -129,7 +136,7 @@ class Transferred(LossMethod):
                 f"the adjuster adjusts {first.robust_loss.name!r}, not {loss!r}: choose the method of its loss, "
                 f"T-{first.robust_loss.title}, or another adjuster"
             )
-        self.fields = tuple(first.spans)
+        self.fields = tuple(first.spans) if criterion.worth is None else (*first.spans, KEPT)
         self._in_place = _alike(self.criterion)
         self._serving = _stand_in(first) if self._in_place else first
         self._turn = 0
@@ -159,6 +166,8 @@ class Transferred(LossMethod):
             self._bring(turn)
         if self.current.sees_progress:
             self.current.progress.fill_(self.progress)
+        if self.criterion.worth is not None:
+            self.criterion.worth.at(self.progress)
 
     @torch.no_grad()
     def _bring(self, turn: int) -> None:
@@ -178,12 +187,20 @@ class Transferred(LossMethod):
 
     def values(self, logits: Tensor, y: Tensor, ids: Tensor) -> Tensor:
         """The loss of every sample with its own hyperparameters, ``(N,)``."""
-        return self._minimised.loss(logits, y, ids)
+        worth = self.criterion.worth
+        if worth is None:
+            return self._minimised.loss(logits, y, ids)
+        values: Tensor = worth(logits, y, self.current(logits, y, ids), self.setting.processes.add)[0]
+        return values
 
     def observe(self, logits: Tensor, y: Tensor, ids: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        """Every sample's hyperparameters and margin; running margins are remembered."""
+        """Every sample's hyperparameters and margin; running margins are remembered, and wrong labels counted."""
         fields, margins = observed(self._minimised, logits, y, ids, self.setting.processes)
         assert margins is not None
+        worth = self.criterion.worth
+        if worth is not None:
+            fields = {**fields, KEPT: worth(logits, y, fields, self.setting.processes.add)[1]}
+            worth.count(*self.setting.processes.gathered(*worth.looked(logits, y)))
         return fields, margins
 
     def state_dict(self) -> dict[str, Any]:
@@ -253,6 +270,14 @@ def spec(loss: RobustLoss, title: str | None = None) -> MethodSpec:
                 float,
                 low=0,
                 high=1,
+            ),
+            "noise_rate": Option(
+                None,
+                "doubt no more labels than are wrong: the share of these, or estimated; none: it has no say",
+                float,
+                low=0,
+                high=1,
+                words=(ESTIMATED,),
             ),
         },
     )

@@ -1,0 +1,185 @@
+"""What labels are worth: how likely they are right, by how many seem to be wrong, and losses that doubt no more."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from numbers import Real
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from narl.checks import at_least_float32
+from narl.errors import OptionError
+from narl.losses import RobustLoss
+
+ESTIMATED = "estimated"
+_ANCHORS = 0.01  # of a batch: the samples of which the classifier is surest
+_MEMORY = 0.03  # of the training
+_LEAST, _MOST = 0.01, 0.95  # of what can be told from no noise, and from labels that say nothing
+_FEWEST = 0.1  # of the labels: that many always count
+
+
+@final
+class LabelWorth(nn.Module):
+    r"""A robust loss that doubts labels by Bayes' rule as well, all in all no more than there is noise.
+
+    Every loss here pulls at a label by a part :math:`k_i` of what cross entropy does (or, like SL, by more, which
+    counts as all of it). What that part should be depends on the number of classes c and on the share η of labels that are
+    wrong, and an adjuster that was learned elsewhere does not know η. With symmetric noise a label whose class has the
+    probability p is right with
+
+    .. math:: w = \Big(1 + \frac{1 - p}{p} \cdot \frac{\eta}{(1 - \eta)(c - 1)}\Big)^{-1}
+
+    So labels are doubted by :math:`d_i = 1 - k_i w_i`, and where a batch's doubts are more than there are wrong labels
+    they are made smaller. What is left of cross entropy is brought to its usual size, for a loss that pulls at few
+    labels learns slowly, and slow learners contradict more labels:
+
+    .. math:: \ell_i = -\frac{v_i}{\bar v} \log p_{y_i}, \qquad v_i = 1 - \min\big(1, \eta / \bar d\big)\, d_i
+
+    **The noise rate is estimated** from the sample in a hundred of which the classifier is surest. As a rule it is
+    right there, so that those of their labels that contradict it are wrong ones:
+
+    .. math:: \hat\eta = \frac{\sum_t \gamma^{T - t} \sum_{i \in \text{surest}_t} [\arg\max_j z_{ij} \ne y_i]}
+                              {\sum_t \gamma^{T - t} |\text{surest}_t|}
+
+    with a memory of three hundredths of the training. After the first third nothing is counted any more: by then a
+    classifier may know wrong labels by heart. In the first three hundredths, where it knows nothing, no label is
+    doubted: the loss is cross entropy. A classifier that is hardly right where it is surest makes the rate too high;
+    one that knows wrong labels by heart within a third of its training makes it too low, and then the loss does not do
+    what it is for: there, give the rate, or leave it out.
+
+    Args:
+        loss: the robust loss.
+        num_classes: c.
+        rate: η, the share of labels that are wrong; or ``"estimated"``.
+
+    Example:
+        >>> from narl import losses
+        >>> worth = LabelWorth(losses.get("gce"), 10, rate=0.4).at(0.5)
+        >>> logits, q = torch.tensor([[4.0] + [0.0] * 9] * 2), torch.full((2,), 0.1)
+        >>> worth.right(logits, torch.tensor([0, 1]))
+        tensor([0.9879, 0.1774])
+        >>> values, kept = worth(logits, torch.tensor([0, 1]), {"q": q})
+        >>> kept
+        tensor([0.9762, 0.2238])
+    """
+
+    BEGIN, END = 0.03, 1 / 3
+    """From where on the noise counts, and until when it is estimated, as shares of the training."""
+
+    progress: Tensor
+    latest: Tensor
+    wrong: Tensor
+    seen: Tensor
+
+    def __init__(self, loss: RobustLoss, num_classes: int, rate: float | str = ESTIMATED) -> None:
+        super().__init__()
+        if loss.pull is None:
+            raise OptionError(
+                f"noise_rate is not for {loss.name!r}: narl does not know how strongly it pulls at a label; register "
+                "it with pull="
+            )
+        self._pull = loss.pull
+        self.num_classes = num_classes
+        most = 1 - 1 / num_classes
+        if isinstance(rate, (str, bool)) or not isinstance(rate, Real):
+            if rate != ESTIMATED:
+                raise OptionError(f"noise_rate = {rate!r} is unknown: give the share of wrong labels, or 'estimated'")
+        elif not 0 <= rate < most:
+            raise OptionError(
+                f"noise_rate = {rate} is no share of wrong labels with which {num_classes} classes can be learned: "
+                f"give 0.4 for 40 %, less than {most:g}, or 'estimated'"
+            )
+        self.given = None if isinstance(rate, str) else float(rate)
+        self._most = _MOST * most
+        for name in ("progress", "latest", "wrong", "seen"):
+            self.register_buffer(name, torch.zeros(()), persistent=name != "progress")
+
+    def at(self, progress: float | Tensor) -> LabelWorth:
+        """The same, told how much of the training is done, from 0 to 1."""
+        self.progress.fill_(1).mul_(progress)  # torch.compile would take what fill_ is given for a constant
+        return self
+
+    @property
+    def rate(self) -> Tensor:
+        """η as it is given or estimated so far, a scalar; nothing was seen yet: 0."""
+        if self.given is not None:
+            return self.progress.new_full((), self.given)
+        return self.wrong / self.seen.clamp(min=1e-6)
+
+    def forward(
+        self,
+        logits: Tensor,
+        targets: Tensor,
+        hyperparameters: Mapping[str, Tensor],
+        total: Callable[[Tensor], Tensor] = lambda sums: sums,
+    ) -> tuple[Tensor, Tensor]:
+        """The loss, and how much of its weight each label keeps.
+
+        Args:
+            logits: ``(N, c)``, with gradient.
+            targets: class indices ``(N,)``, or probabilities ``(N, c)``: then of a label drawn from them.
+            hyperparameters: of the robust loss, one ``(N,)`` tensor each.
+            total: sums over the processes that train together.
+
+        Returns:
+            The values, and v, from 0 to 1, without gradient: ``(N,)`` each.
+        """
+        log_p, shares = _of_labels(logits, targets)
+        with torch.no_grad():
+            own = {name: value.to(log_p.dtype).unsqueeze(1) for name, value in hyperparameters.items()}
+            pulls = self._pull(log_p, **own).clamp(0, 1)
+            doubts = 1 - pulls * self._right(log_p)
+            number, doubted = total(torch.stack([shares.sum(), (shares * doubts).sum()])).unbind()
+            allowed = self.rate.to(doubts) * number / doubted.clamp(min=torch.finfo(doubts.dtype).tiny)
+            doubts = torch.where(self.progress >= self.BEGIN, allowed.clamp(max=1), 0.0) * doubts
+            kept = 1 - doubts
+            (mean,) = (total((shares * kept).sum().unsqueeze(0)) / number).unbind()
+        values = -(shares * kept * log_p).sum(dim=1) / mean.clamp(min=_FEWEST)
+        return values, (shares * kept).sum(dim=1)
+
+    @torch.no_grad()
+    def right(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """How likely each label is right by Bayes' rule, ``(N,)``."""
+        log_p, shares = _of_labels(logits, targets)
+        return (shares * self._right(log_p)).sum(dim=1)
+
+    def _right(self, log_p: Tensor) -> Tensor:
+        eta = self.rate.clamp(_LEAST, self._most).to(log_p)
+        odds = log_p - torch.log(-torch.expm1(log_p))  # infinite for p = 1, which is right
+        return torch.sigmoid(odds + torch.logit(1 - eta) + math.log(self.num_classes - 1))
+
+    @torch.no_grad()
+    def looked(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """How sure the classifier is of each sample, and how far its label contradicts it, ``(N,)`` each."""
+        sure, said = at_least_float32(logits).softmax(dim=1).max(dim=1)
+        if targets.dim() == 1:
+            return sure, (said != targets).to(sure)
+        return sure, 1 - targets.to(sure).gather(1, said.unsqueeze(1)).squeeze(1)
+
+    @torch.no_grad()
+    def count(self, sure: Tensor, against: Tensor) -> None:
+        """Take a batch into the estimate, once a step: what :meth:`looked` said of it."""
+        if self.given is not None or not len(sure):
+            return
+        surest = sure.topk(math.ceil(_ANCHORS * len(sure))).indices
+        past = torch.exp((self.latest - self.progress).clamp(max=0) / _MEMORY)
+        counts = self.progress < self.END
+        self.wrong.copy_(torch.where(counts, past * self.wrong + against[surest].sum(), self.wrong))
+        self.seen.copy_(torch.where(counts, past * self.seen + len(surest), self.seen))
+        self.latest.copy_(torch.where(counts, self.progress, self.latest))
+
+    def extra_repr(self) -> str:
+        """Where the noise rate comes from, for ``print``."""
+        return f"classes={self.num_classes}, rate={ESTIMATED if self.given is None else self.given}"
+
+
+def _of_labels(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """The log-probabilities of all labels that a sample may have, and how much each is its label, ``(N, 1 or c)``."""
+    log_p = at_least_float32(logits).log_softmax(dim=1)
+    if targets.dim() == 1:
+        log_p = log_p.gather(1, targets.long().unsqueeze(1))
+        return log_p, torch.ones_like(log_p, requires_grad=False)
+    return log_p, targets.detach().to(log_p.dtype)

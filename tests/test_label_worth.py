@@ -1,0 +1,423 @@
+"""What labels are worth: Bayes' rule, the estimated noise rate, and losses that doubt no more labels than are wrong."""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+import narl
+from command_line import done, refused
+from methods_problem import adjusters_of, batches, built, interrupted, setting_of
+from narl import AdjustedLoss, Adjuster, losses, noise, theory
+from narl.adjuster.worth import LabelWorth
+from narl.errors import OptionError
+from narl.train import methods
+
+ADJUSTABLE = [name for name in losses.names() if losses.get(name).hyperparameters]
+
+
+def batch(n: int = 40, c: int = 5, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return 3 * torch.randn(n, c, generator=generator), torch.randint(c, (n,), generator=generator)
+
+
+def worth_of(classes: int, rate: float | str = "estimated", loss: str = "gce") -> LabelWorth:
+    return LabelWorth(losses.get(loss), classes, rate)
+
+
+def counted(worth: LabelWorth, logits: Tensor, labels: Tensor) -> None:
+    worth.count(*worth.looked(logits, labels))
+
+
+@given(
+    st.floats(0.01, 0.6), st.integers(3, 300), st.lists(st.floats(-12, 12), min_size=3, max_size=3), st.integers(0, 2)
+)
+def test_it_is_what_bayes_rule_says(rate: float, classes: int, first: list[float], label: int) -> None:
+    logits = torch.zeros(1, classes, dtype=torch.float64)
+    logits[0, :3] = torch.tensor(first, dtype=torch.float64)
+    found = worth_of(classes, rate).at(0.5).right(logits, torch.tensor([label]))
+    expected = theory.right_label(logits.softmax(1)[:, label], rate, classes)
+    assert_close(found, expected, rtol=1e-5, atol=1e-9)
+
+
+def test_labels_drawn_from_a_noisy_channel_are_right_as_often_as_that() -> None:
+    generator = torch.Generator().manual_seed(1)
+    classes, rate, rows = 6, 0.5, 200_000
+    logits = 2 * torch.randn(rows, classes, generator=generator)
+    true = torch.multinomial(logits.softmax(1), 1, generator=generator).squeeze(1)
+    given_labels = noise.symmetric(true, rate, classes, seed=2)
+    worth = worth_of(classes, rate).at(1.0).right(logits, given_labels)
+    right = (given_labels == true).double()
+    for low in (0.0, 0.2, 0.4, 0.6, 0.8):
+        those = (worth >= low) & (worth < low + 0.2)
+        assert float(worth[those].mean()) == pytest.approx(float(right[those].mean()), abs=0.01)
+
+
+@pytest.mark.parametrize("name", ADJUSTABLE)
+@given(st.floats(-30, -1e-4), st.data())
+def test_what_a_loss_pulls_is_its_slope(name: str, log_p: float, data: Any) -> None:
+    """By central differences, in float64, anywhere within the hyperparameters' spans."""
+    robust = losses.get(name)
+    chosen = {
+        h.name: torch.tensor([data.draw(st.floats(*h.span))], dtype=torch.float64) for h in robust.hyperparameters
+    }
+
+    def value(at: float) -> Tensor:
+        logits = torch.tensor([[at, math.log(-math.expm1(at))]], dtype=torch.float64)
+        return robust(logits, torch.tensor([0]), **chosen)
+
+    step = 1e-5 * min(1.0, -log_p)
+    slope = (value(log_p - step) - value(log_p + step)) / (2 * step)
+    assert robust.pull is not None
+    found = robust.pull(torch.tensor([log_p], dtype=torch.float64), **chosen)
+    assert_close(found, slope, rtol=2e-3, atol=2e-4)
+
+
+def by_loops(worth: LabelWorth, name: str, logits: Tensor, labels: Tensor, given: dict[str, Tensor]) -> Any:
+    """The formulas, sample by sample, with the pull by autograd."""
+    kept = []
+    classes, rate = logits.shape[1], float(worth.rate)
+    rate = min(max(rate, 0.01), 0.95 * (1 - 1 / classes))
+    for row, label in enumerate(labels.tolist()):
+        own = logits[row : row + 1].double().requires_grad_()
+        hyperparameters = {key: values[row : row + 1].double() for key, values in given.items()}
+        slopes = [
+            torch.autograd.grad(part.sum(), own)[0][0, label]
+            for part in (losses.get(name)(own, torch.tensor([label]), **hyperparameters), losses.ce(own, labels[[row]]))
+        ]
+        pull = min(float(slopes[0] / slopes[1]), 1.0)
+        p = float(own.detach().softmax(1)[0, label])
+        right = (1 - rate) * p / ((1 - rate) * p + rate / (classes - 1) * (1 - p))
+        kept.append(pull * right)
+    doubted = 1 - sum(kept) / len(kept)
+    scale = min(1.0, float(worth.rate) / doubted)
+    kept = [1 - scale * (1 - one) for one in kept]
+    mean = max(sum(kept) / len(kept), 0.1)
+    values = [-one / mean * float(z.log_softmax(0)[y]) for one, z, y in zip(kept, logits.double(), labels, strict=True)]
+    return values, kept
+
+
+@pytest.mark.parametrize("name", ADJUSTABLE)
+@pytest.mark.parametrize("rate", [0.05, 0.3, 0.7])
+def test_the_loss_is_what_the_formulas_say(name: str, rate: float) -> None:
+    logits, labels = batch()
+    generator = torch.Generator().manual_seed(5)
+    given_values = {
+        h.name: h.span[0] + (h.span[1] - h.span[0]) * torch.rand(40, generator=generator)
+        for h in losses.get(name).hyperparameters
+    }
+    worth = worth_of(5, rate, name).at(0.6)
+    values, kept = worth(logits, labels, given_values)
+    expected_values, expected = by_loops(worth, name, logits, labels, given_values)
+    assert_close(kept, torch.tensor(expected), rtol=1e-3, atol=1e-4)
+    assert_close(values, torch.tensor(expected_values), rtol=1e-3, atol=1e-4)
+    assert float(1 - kept.mean()) <= rate + 1e-5, "doubts are no more than there are wrong labels"
+
+
+def test_gradients_are_those_of_weighed_cross_entropy() -> None:
+    logits, labels = batch()
+    logits = logits.requires_grad_()
+    values, kept = worth_of(5, 0.3).at(0.6)(logits, labels, {"q": torch.full((40,), 0.5)})
+    (found,) = torch.autograd.grad(values.sum(), logits)
+    (expected,) = torch.autograd.grad((kept / kept.mean() * losses.ce(logits, labels)).sum(), logits)
+    assert_close(found, expected)
+    assert not kept.requires_grad
+
+
+@pytest.mark.parametrize("name", ADJUSTABLE)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_logits_of_any_size(name: str, dtype: torch.dtype) -> None:
+    worth = worth_of(3, 0.4, name).at(1.0)
+    logits = torch.tensor([[1e4, -1e4, 0], [1e4, -1e4, 0], [0, 0, 0]]).to(dtype).requires_grad_()
+    for end in (0, 1):
+        chosen = {h.name: torch.full((3,), h.span[end]) for h in losses.get(name).hyperparameters}
+        values, kept = worth(logits, torch.tensor([0, 1, 2]), chosen)
+        (slopes,) = torch.autograd.grad(values.sum(), logits)
+        assert all(bool(torch.isfinite(part).all()) for part in (values, kept, slopes))
+        assert 0 <= float(kept.min()) <= float(kept.max()) <= 1
+    right = worth.right(logits, torch.tensor([0, 1, 2]))
+    assert_close(right[:2].double(), torch.tensor([1.0, 0.0], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("name", ADJUSTABLE)
+def test_targets_of_both_kinds(name: str) -> None:
+    logits, labels = batch()
+    worth = worth_of(5, 0.3, name).at(1.0)
+    chosen = {h.name: torch.full((40,), h.start) for h in losses.get(name).hyperparameters}
+    of_index, of_rows = (worth(logits, y, chosen) for y in (labels, nn.functional.one_hot(labels, 5).float()))
+    for ours, theirs in zip(of_index, of_rows, strict=True):
+        assert_close(ours, theirs)
+    shares = torch.rand(40, 5, generator=torch.Generator().manual_seed(1))
+    shares /= shares.sum(1, keepdim=True)
+    right = torch.stack([worth.right(logits, labels * 0 + j) for j in range(5)], dim=1)
+    robust = losses.get(name)
+    assert robust.pull is not None
+    log_p = logits.log_softmax(1)
+    pulls = robust.pull(log_p, **{key: value.unsqueeze(1) for key, value in chosen.items()})
+    doubts = 1 - pulls.clamp(0, 1) * right
+    kept = 1 - doubts * min(1.0, 0.3 * 40 / float((shares * doubts).sum()))
+    values, left = worth(logits, shares, chosen)
+    assert_close(left, (shares * kept).sum(1))
+    assert_close(values, -(shares * kept * log_p).sum(1) * 40 / (shares * kept).sum())
+    assert_close(worth.right(logits, shares), sum(shares[:, j] * worth.right(logits, labels * 0 + j) for j in range(5)))
+    sure, against = worth.looked(logits, shares)
+    assert_close(sure, logits.softmax(1).amax(1))
+    assert_close(against, 1 - shares[torch.arange(40), logits.argmax(1)])
+
+
+def test_the_estimate_is_a_fading_count_of_what_contradicts_sure_predictions() -> None:
+    """Against a loop over all batches so far; after the first third nothing is counted."""
+    worth, steps, seen = worth_of(5), 30, []
+    for step in range(steps):
+        logits, labels = batch(300, seed=step)
+        progress = step / steps
+        counted(worth.at(progress), logits, labels)
+        if progress < worth.END:
+            probabilities = logits.softmax(1)
+            anchors = sorted(range(300), key=lambda row: -float(probabilities[row].max()))[:3]
+            seen.append((progress, sum(int(logits[row].argmax() != labels[row]) for row in anchors)))
+        weights = [math.exp((at - seen[-1][0]) / 0.03) for at, _ in seen]
+        expected = sum(w * wrong for w, (_, wrong) in zip(weights, seen, strict=True)) / (3 * sum(weights))
+        assert float(worth.rate) == pytest.approx(expected, abs=1e-4)
+    assert len(seen) == 10
+
+
+@pytest.mark.parametrize("kind", ["clean", "symmetric", "pair"])
+@pytest.mark.parametrize("rate", [0.2, 0.4])
+def test_the_noise_rate_is_found_while_training(kind: str, rate: float) -> None:
+    """Ten overlapping clusters, 8,000 rows, an MLP: the loss itself is not told."""
+    generator = torch.Generator().manual_seed(0)
+    centres = 1.5 * torch.randn(10, 8, generator=generator)
+    true = torch.randint(10, (8000,), generator=generator)
+    x = centres[true] + torch.randn(8000, 8, generator=generator)
+    labels = true if kind == "clean" else getattr(noise, kind)(true, rate, num_classes=10, seed=0)
+    model = narl.models.mlp(8, 10, hidden=(64,), generator=generator)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    criterion = AdjustedLoss.pretrained("gce", [800] * 10, total_steps=1200, noise_rate="estimated")
+    for _ in range(15):
+        for ids in torch.randperm(8000, generator=generator).split(100):
+            optimizer.zero_grad()
+            criterion(model(x[ids]), labels[ids]).backward()
+            optimizer.step()
+    assert criterion.noise_rate == pytest.approx(0 if kind == "clean" else rate, abs=0.08)
+
+
+def test_no_label_is_doubted_before_anything_is_known() -> None:
+    logits, labels = batch()
+    worth, q = worth_of(5, 0.1), torch.full((40,), 0.5)
+    values, kept = worth.at(0.02)(logits, labels, {"q": q})
+    assert_close(values, losses.ce(logits, labels))
+    assert torch.equal(kept, torch.ones(40))
+    later = worth.at(worth.BEGIN + 1e-6)(logits, labels, {"q": q})[1]
+    assert float(1 - later.mean()) == pytest.approx(0.1)
+
+
+def test_a_given_rate_stays() -> None:
+    worth = worth_of(5, 0.25).at(0.2)
+    counted(worth, *batch())
+    assert float(worth.rate) == 0.25
+
+
+def test_no_noise_is_cross_entropy() -> None:
+    logits, labels = batch()
+    values, kept = worth_of(5, 0.0).at(0.5)(logits, labels, {"q": torch.full((40,), 0.9)})
+    assert_close(values, losses.ce(logits, labels))
+    assert torch.equal(kept, torch.ones(40))
+
+
+def test_a_loss_of_which_nobody_knows_how_it_pulls() -> None:
+    with pytest.raises(OptionError, match="noise_rate is not for 'mae': narl does not know how strongly it pulls"):
+        LabelWorth(losses.get("mae"), 5)
+
+
+@pytest.mark.parametrize("rate", [-0.1, 0.8, 1.5, math.nan, True, "guessed", None, [0.1]])
+def test_rates_that_are_none(rate: Any) -> None:
+    with pytest.raises(OptionError, match="noise_rate = "):
+        worth_of(5, rate)
+
+
+def along(name: str = "gce", classes: int = 5) -> list[Adjuster]:
+    generator = torch.Generator().manual_seed(3)
+    made = [Adjuster(name, [10] * classes, generator=generator) for _ in range(3)]
+    for number, adjuster in enumerate(made):
+        adjuster.taken = number / 3
+        if number:
+            nn.init.normal_(adjuster.heads.weight, generator=generator)
+    return made
+
+
+@pytest.mark.parametrize("name", ADJUSTABLE)
+@pytest.mark.parametrize("progress", [0.02, 0.2, 0.5])
+def test_a_criterion_doubts_by_its_adjuster_and_the_noise_rate(name: str, progress: float) -> None:
+    logits, labels = batch()
+    criterion = AdjustedLoss(along(name), [10] * 5, reduction="none", noise_rate=0.4).eval()
+    plain = AdjustedLoss(along(name), [10] * 5, reduction="none").eval()
+    plain(logits, labels, progress)
+    values, kept = worth_of(5, 0.4, name).at(progress)(logits, labels, plain.last.hyperparameters)
+    assert_close(criterion(logits, labels, progress), values)
+    assert criterion.last.kept is not None
+    assert_close(criterion.last.kept, kept)
+
+
+def test_suspicion_is_what_is_taken_from_the_label() -> None:
+    """As the gradient has it, before it is brought to its usual size."""
+    logits, labels = batch()
+    logits = logits.requires_grad_()
+    criterion = AdjustedLoss(along("gce"), [10] * 5, reduction="none", noise_rate=0.4)
+    values = criterion(logits, labels, progress=0.8)
+    (slopes,) = torch.autograd.grad(values.sum(), logits)
+    assert criterion.last.kept is not None
+    target = (logits.softmax(1) - criterion.last.kept.mean() * slopes).detach()
+    expected = 1 - target[torch.arange(40), labels]
+    assert_close(criterion.last.suspicion, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_only_training_counts() -> None:
+    criterion = AdjustedLoss(along(), [10] * 5, total_steps=100, noise_rate="estimated")
+    criterion.eval()(*batch())
+    assert criterion.noise_rate == 0
+    criterion.train()(*batch())
+    assert criterion.noise_rate > 0
+    assert AdjustedLoss(along(), [10] * 5, total_steps=100).noise_rate is None
+
+
+def through_pickle(criterion: AdjustedLoss) -> AdjustedLoss:
+    return pickle.loads(pickle.dumps(criterion))
+
+
+def through_a_state(criterion: AdjustedLoss) -> AdjustedLoss:
+    file = io.BytesIO()
+    torch.save(criterion.state_dict(), file)
+    file.seek(0)
+    made = AdjustedLoss(along(), [10] * 5, total_steps=40, noise_rate="estimated")
+    made.load_state_dict(torch.load(file, weights_only=True))
+    return made
+
+
+@pytest.mark.parametrize("through", [copy.deepcopy, through_pickle, through_a_state])
+def test_a_count_goes_on_in_copies_and_files(through: Callable[[AdjustedLoss], AdjustedLoss]) -> None:
+    whole, first = (AdjustedLoss(along(), [10] * 5, total_steps=40, noise_rate="estimated") for _ in range(2))
+    for step in range(30):
+        whole(*batch(seed=step))
+    for step in range(8):
+        first(*batch(seed=step))
+    second = through(first)
+    for step in range(8, 30):
+        second(*batch(seed=step))
+    assert second.noise_rate == whole.noise_rate
+    assert torch.equal(second(*batch(seed=99)), whole(*batch(seed=99)))
+
+
+def test_states_of_criteria_with_and_without_a_noise_rate() -> None:
+    plain, knows = (AdjustedLoss(along(), [10] * 5, total_steps=9, noise_rate=rate) for rate in (None, 0.4))
+    with pytest.raises(OptionError, match="a criterion without noise_rate, and this one is with"):
+        knows.load_state_dict(plain.state_dict())
+    with pytest.raises(OptionError, match="a criterion with noise_rate, and this one is without"):
+        plain.load_state_dict(knows.state_dict())
+
+
+def test_a_single_adjuster_must_know_the_progress() -> None:
+    criterion = AdjustedLoss(Adjuster("gce", [10] * 5), [10] * 5, noise_rate=0.4)
+    with pytest.raises(OptionError, match="noise_rate must know how much of the training is done"):
+        criterion(*batch())
+    assert torch.isfinite(criterion(*batch(), progress=0.5))
+
+
+@pytest.mark.parametrize("options", [{"total_steps": 30}, {}])
+def test_compiled_it_computes_the_same(options: dict[str, int]) -> None:
+    written, compiled = (AdjustedLoss(along(), [10] * 5, noise_rate="estimated", **options) for _ in range(2))
+    fast = torch.compile(compiled, fullgraph=True, backend="eager")
+    for step in range(25):
+        more = {} if options else {"progress": step / 30}
+        assert_close(fast(*batch(seed=step), **more), written(*batch(seed=step), **more))
+    assert compiled.noise_rate == pytest.approx(written.noise_rate)
+
+
+@pytest.mark.parametrize("rate", ["estimated", 0.4])
+def test_a_method_trains_as_the_criterion_does(rate: float | str) -> None:
+    setting, adjusters = setting_of("T-GCE"), adjusters_of("gce")
+    for number, adjuster in enumerate(adjusters):
+        adjuster.taken = number / 3
+    method: Any = methods.build("T-GCE", setting, adjusters=adjusters, noise_rate=rate)
+    model = copy.deepcopy(setting.model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    criterion = AdjustedLoss(adjusters, setting.class_counts, noise_rate=rate)
+    assert method.fields == ("q", "kept")
+    for step, (x, y, ids) in enumerate(batches(setting.total_steps)):
+        optimizer.zero_grad()
+        criterion(model(x), y, step / setting.total_steps, ids).backward()
+        optimizer.step()
+        report = method.step(x, y, ids)
+        assert_close(report.hyperparameters["kept"], criterion.last.kept)
+    for ours, theirs in zip(setting.model.parameters(), model.parameters(), strict=True):
+        assert_close(ours, theirs)
+    assert float(method.criterion.noise_rate) == pytest.approx(criterion.noise_rate)
+
+
+def test_a_method_that_is_resumed_counts_on() -> None:
+    def make() -> tuple[methods.Setting, methods.Method]:
+        setting = setting_of("T-SL")
+        return setting, built("T-SL", setting, noise_rate="estimated")
+
+    interrupted(make, stop=3, total=setting_of("T-SL").total_steps)
+
+
+def test_options_on_the_command_line(tmp_path: Any) -> None:
+    option = methods.get("T-JS").options["noise_rate"]
+    assert [option.read("noise_rate", text) for text in ("0.3", "Estimated", "none")] == [0.3, "estimated", None]
+    assert option.range == "[0, 1] or estimated"
+    assert "noise_rate" not in methods.get("T-JS+").options
+    rng = torch.Generator().manual_seed(0)
+    y = torch.randint(3, (240,), generator=rng)
+    x = torch.eye(3)[y] * 3 + torch.randn(240, 3, generator=rng)
+    np.savez(tmp_path / "some.npz", x=x.numpy(), y=y.numpy())
+    usual = ["train", tmp_path / "some.npz", "--epochs", "3", "--device", "cpu"]
+    words = refused(*usual, "--option", "noise_rate=often", "--out", tmp_path / "a")
+    assert "noise_rate = 'often' is not a number or estimated" in words
+    words = refused(*usual, "--option", "noise_rate=0.9", "--out", tmp_path / "a")
+    assert "noise_rate = 0.9 is no share of wrong labels with which 3 classes can be learned" in words
+    done(*usual, "--option", "noise_rate=estimated", "--out", tmp_path / "b")
+
+
+def test_two_parts_of_a_batch_are_the_whole() -> None:
+    """Each process sees its part, and sums and counts of all."""
+    logits, labels = batch(400)
+    whole, parted, q = worth_of(5), worth_of(5), torch.full((400,), 0.5)
+    parts = (slice(200), slice(200, 400))
+    for worth in (whole, parted):
+        counted(worth.at(0.2), *batch(400, seed=1))
+    expected, kept = whole(logits, labels, {"q": q})
+    told: list[list[Tensor]] = [[], []]
+
+    def note(number: int) -> Callable[[Tensor], Tensor]:
+        def total(sums: Tensor) -> Tensor:
+            told[number].append(sums)
+            return sums
+
+        return total
+
+    for number, part in enumerate(parts):
+        parted(logits[part], labels[part], {"q": q[part]}, note(number))
+    sums = [own + other for own, other in zip(*told, strict=True)]
+    doubts = iter(sums[:1])
+    first = parted(logits[parts[0]], labels[parts[0]], {"q": q[parts[0]]}, lambda own: next(doubts, own))
+    assert_close(first[1], kept[parts[0]])
+    again = iter([sums[0], kept.sum().unsqueeze(0)])
+    values = [parted(logits[part], labels[part], {"q": q[part]}, lambda _: next(again))[0] for part in parts[:1]]
+    assert_close(values[0], expected[parts[0]])
+    halves = [parted.looked(logits[part], labels[part]) for part in parts]
+    counted(whole, logits, labels)
+    parted.count(*(torch.cat(some) for some in zip(*halves, strict=True)))
+    assert float(parted.rate) == float(whole.rate)
