@@ -207,7 +207,7 @@ def test_the_noise_rate_is_found_while_training(kind: str, rate: float) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     criterion = AdjustedLoss.pretrained("gce", [800] * 10, total_steps=1200, noise_rate="estimated")
     for _ in range(15):
-        for ids in torch.randperm(8000, generator=generator).split(100):
+        for ids in torch.split(torch.randperm(8000, generator=generator), 100):
             optimizer.zero_grad()
             criterion(model(x[ids]), labels[ids]).backward()
             optimizer.step()
@@ -294,7 +294,8 @@ def test_only_training_counts() -> None:
 
 
 def through_pickle(criterion: AdjustedLoss) -> AdjustedLoss:
-    return pickle.loads(pickle.dumps(criterion))
+    made: AdjustedLoss = pickle.loads(pickle.dumps(criterion))
+    return made
 
 
 def through_a_state(criterion: AdjustedLoss) -> AdjustedLoss:
@@ -336,7 +337,7 @@ def test_a_single_adjuster_must_know_the_progress() -> None:
 
 
 @pytest.mark.parametrize("options", [{"total_steps": 30}, {}])
-def test_compiled_it_computes_the_same(options: dict[str, int]) -> None:
+def test_compiled_it_computes_the_same(options: dict[str, Any]) -> None:
     written, compiled = (AdjustedLoss(along(), [10] * 5, noise_rate="estimated", **options) for _ in range(2))
     fast = torch.compile(compiled, fullgraph=True, backend="eager")
     for step in range(25):

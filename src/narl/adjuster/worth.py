@@ -26,9 +26,9 @@ class LabelWorth(nn.Module):
     r"""A robust loss that doubts labels by Bayes' rule as well, all in all no more than there is noise.
 
     Every loss here pulls at a label by a part :math:`k_i` of what cross entropy does (or, like SL, by more, which
-    counts as all of it). What that part should be depends on the number of classes c and on the share η of labels that are
-    wrong, and an adjuster that was learned elsewhere does not know η. With symmetric noise a label whose class has the
-    probability p is right with
+    counts as all of it). What that part should be depends on the number of classes c and on the share η of labels that
+    are wrong, and an adjuster that was learned elsewhere does not know η. With symmetric noise a label whose class has
+    the probability p is right with
 
     .. math:: w = \Big(1 + \frac{1 - p}{p} \cdot \frac{\eta}{(1 - \eta)(c - 1)}\Big)^{-1}
 
