@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from engine_problem import CLASSES, ROWS, SIDE, Batch, Twin, apart, replay_on_cpu, twin
-from narl import models
+from narl import Adjuster, models
 from narl.bilevel import StepReport, hypergradient
 from narl.bilevel.clean_losses import absolute_error, cross_entropy
 from narl.errors import NonFiniteError, OptionError
@@ -21,6 +21,15 @@ from narl.train.engine.joint import Joint
 from narl.train.engine.seats import Seat
 from narl.train.engine.stack import Stack
 
+
+def _taught(name: str, taken: float) -> Adjuster:
+    generator = torch.Generator().manual_seed(1)
+    made = Adjuster(name, [5, 5, 9], margin="running", input="margin+progress", generator=generator)
+    nn.init.normal_(made.heads.weight, std=taken, generator=generator)
+    made.taken = taken
+    return made
+
+
 MIXES: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "fixed": [("CE", {}), ("GCE", {}), ("JS", {}), ("Forward", {}), ("ELR", {})],
     "learned": [(name, {"every": 2}) for name in ("A-GCE", "A-SL", "A-PolySoft", "A-JS", "MW-Net", "A-GCE")],
@@ -29,6 +38,10 @@ MIXES: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "late": [("A-GCE", {"every": 2, "warmup": 0.5}), ("A-SL", {"every": 2, "warmup": 0.5})],
     "judged by 1 - p": [(name, {"every": 2, "clean_loss": "mae"}) for name in ("A-GCE", "A-SL")],
     "one": [("A-GCE", {"every": 2})],
+    "transferred": [
+        (f"T-{name}", {"adjusters": [_taught(name.lower(), taken) for taken in (0.0, 0.5)], "noise_rate": rate})
+        for name, rate in (("GCE", None), ("SL", "estimated"), ("JS", 0.3))
+    ],
 }
 
 

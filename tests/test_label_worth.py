@@ -172,25 +172,31 @@ def test_targets_of_both_kinds(name: str) -> None:
     assert_close(left, (shares * kept).sum(1))
     assert_close(values, -(shares * kept * log_p).sum(1) * 40 / (shares * kept).sum())
     assert_close(worth.right(logits, shares), sum(shares[:, j] * worth.right(logits, labels * 0 + j) for j in range(5)))
-    sure, against = worth.looked(logits, shares)
+    of_labels = [worth.looked(logits, labels * 0 + j) for j in range(5)]
+    sure, against, unlikely = worth.looked(logits, shares)
     assert_close(sure, logits.softmax(1).amax(1))
-    assert_close(against, 1 - shares[torch.arange(40), logits.argmax(1)])
+    assert_close(against, sum(shares[:, j] * one[1] for j, one in enumerate(of_labels)))
+    assert_close(unlikely, sum(shares[:, j] * one[2] for j, one in enumerate(of_labels)))
 
 
-def test_the_estimate_is_a_fading_count_of_what_contradicts_sure_predictions() -> None:
+@pytest.mark.parametrize("classes", [2, 5, 6])
+def test_the_estimates_are_fading_counts(classes: int) -> None:
     """Against a loop over all batches so far; after the first third nothing is counted."""
-    worth, steps, seen = worth_of(5), 30, []
+    worth, steps, seen = worth_of(classes), 30, []
     for step in range(steps):
-        logits, labels = batch(300, seed=step)
+        logits, labels = batch(300, classes, seed=step)
         progress = step / steps
         counted(worth.at(progress), logits, labels)
         if progress < worth.END:
-            probabilities = logits.softmax(1)
-            anchors = sorted(range(300), key=lambda row: -float(probabilities[row].max()))[:3]
-            seen.append((progress, sum(int(logits[row].argmax() != labels[row]) for row in anchors)))
-        weights = [math.exp((at - seen[-1][0]) / 0.03) for at, _ in seen]
-        expected = sum(w * wrong for w, (_, wrong) in zip(weights, seen, strict=True)) / (3 * sum(weights))
-        assert float(worth.rate) == pytest.approx(expected, abs=1e-4)
+            order = sorted(range(300), key=lambda row: -float(logits[row].softmax(0).max()))
+            against = sum(int(logits[row].argmax() != labels[row]) for row in order[:3])
+            ranks = [int((logits[row] > logits[row, labels[row]]).sum()) for row in order[:60]]
+            unlikely = sum(rank >= classes - classes // 2 for rank in ranks)
+            seen.append((progress, against / 3, unlikely / 60 * (classes - 1) / (classes // 2)))
+        weights = [math.exp((at - seen[-1][0]) / 0.03) for at, _, _ in seen]
+        for found, number in ((worth.rate, 1), (worth.at_random, 2)):
+            expected = sum(w * one[number] for w, one in zip(weights, seen, strict=True)) / sum(weights)
+            assert float(found) == pytest.approx(expected, abs=1e-4)
     assert len(seen) == 10
 
 
@@ -212,6 +218,8 @@ def test_the_noise_rate_is_found_while_training(kind: str, rate: float) -> None:
             criterion(model(x[ids]), labels[ids]).backward()
             optimizer.step()
     assert criterion.noise_rate == pytest.approx(0 if kind == "clean" else rate, abs=0.08)
+    assert criterion.worth is not None
+    assert float(criterion.worth.at_random) == pytest.approx(rate if kind == "symmetric" else 0, abs=0.08)
 
 
 def test_no_label_is_doubted_before_anything_is_known() -> None:

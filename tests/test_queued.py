@@ -21,7 +21,7 @@ from narl.bench.work import Place
 from narl.errors import NarlError
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
-SOURCES = (("CIFAR-10", "cifar-10.npz"), ("TinyImageNet-32", "tiny.npz"))
+SOURCES = (("CIFAR-10", "cifar-10.npz"), ("TinyImageNet-32", "tiny.npz"), ("Turned-CIFAR-10", "turned.npz"))
 SOMEWHERE = Place(SOURCES, Path("runs"), Path("results"))
 TABLE = {
     "tasks": [{"dataset": "rings", "noise": "symmetric", "rate": 0.2}],

@@ -15,7 +15,7 @@ from narl.errors import OptionError
 from narl.losses import RobustLoss
 
 ESTIMATED = "estimated"
-_ANCHORS = 0.01  # of a batch: the samples of which the classifier is surest
+_SUREST, _SURE = 0.01, 0.2  # of a batch: samples of which the classifier is surest
 _MEMORY = 0.03  # of the training
 _LEAST, _MOST = 0.01, 0.95  # of what can be told from no noise, and from labels that say nothing
 _FEWEST = 0.1  # of the labels: that many always count
@@ -26,34 +26,34 @@ class LabelWorth(nn.Module):
     r"""A robust loss that doubts labels by Bayes' rule as well, all in all no more than there is noise.
 
     Every loss here pulls at a label by a part :math:`k_i` of what cross entropy does (or, like SL, by more, which
-    counts as all of it). What that part should be depends on the number of classes c and on the share η of labels that
-    are wrong, and an adjuster that was learned elsewhere does not know η. With symmetric noise a label whose class has
-    the probability p is right with
+    counts as all of it). What that part should be depends on the number of classes c and on how many labels are wrong,
+    and an adjuster that was learned elsewhere does not know the second. Where a share η was moved to any other class, a
+    label whose class has the probability p is right with
 
     .. math:: w = \Big(1 + \frac{1 - p}{p} \cdot \frac{\eta}{(1 - \eta)(c - 1)}\Big)^{-1}
 
     So labels are doubted by :math:`d_i = 1 - k_i w_i`, and where a batch's doubts are more than there are wrong labels
-    they are made smaller. What is left of cross entropy is brought to its usual size, for a loss that pulls at few
-    labels learns slowly, and slow learners contradict more labels:
+    of any kind, a share κ, they are made smaller. What is left of cross entropy is brought to its usual size, for a
+    loss that pulls at few labels learns slowly, and slow learners contradict more labels:
 
-    .. math:: \ell_i = -\frac{v_i}{\bar v} \log p_{y_i}, \qquad v_i = 1 - \min\big(1, \eta / \bar d\big)\, d_i
+    .. math:: \ell_i = -\frac{v_i}{\bar v} \log p_{y_i}, \qquad v_i = 1 - \min\big(1, \kappa / \bar d\big)\, d_i
 
-    **The noise rate is estimated** from the sample in a hundred of which the classifier is surest. As a rule it is
-    right there, so that those of their labels that contradict it are wrong ones:
+    **Both shares are estimated** while training, unless the noise rate is given, which then stands for both. κ is the
+    share of labels that contradict the classifier in the sample in a hundred of which it is surest: as a rule it is
+    right there. A wrong label that was drawn at random is as often among the classes that the classifier holds for less
+    likely as among the others, where right ones hardly are even if it knows little yet. So among the surest fifth,
 
-    .. math:: \hat\eta = \frac{\sum_t \gamma^{T - t} \sum_{i \in \text{surest}_t} [\arg\max_j z_{ij} \ne y_i]}
-                              {\sum_t \gamma^{T - t} |\text{surest}_t|}
+    .. math:: \hat\eta = \frac{c - 1}{\lfloor c / 2 \rfloor}\, \Pr\big(y \text{ is in the less likely half}\big)
 
-    with a memory of three hundredths of the training. After the first third nothing is counted any more: by then a
-    classifier may know wrong labels by heart. In the first three hundredths, where it knows nothing, no label is
-    doubted: the loss is cross entropy. A classifier that is hardly right where it is surest makes the rate too high;
-    one that knows wrong labels by heart within a third of its training makes it too low, and then the loss does not do
-    what it is for: there, give the rate, or leave it out.
+    Both are averages with a memory of three hundredths of the training. After its first third nothing is counted any
+    more: by then a classifier may know wrong labels by heart. In the first three hundredths, where it knows nothing, no
+    label is doubted: the loss is cross entropy. One that knows wrong labels by heart within a third of its training
+    makes both too low, and then the loss does not do what it is for: there, give the rate, or leave it out.
 
     Args:
         loss: the robust loss.
         num_classes: c.
-        rate: η, the share of labels that are wrong; or ``"estimated"``.
+        rate: the share of labels that are wrong, η and κ; or ``"estimated"``.
 
     Example:
         >>> from narl import losses
@@ -71,8 +71,7 @@ class LabelWorth(nn.Module):
 
     progress: Tensor
     latest: Tensor
-    wrong: Tensor
-    seen: Tensor
+    counts: Tensor
 
     def __init__(self, loss: RobustLoss, num_classes: int, rate: float | str = ESTIMATED) -> None:
         super().__init__()
@@ -94,8 +93,10 @@ class LabelWorth(nn.Module):
             )
         self.given = None if isinstance(rate, str) else float(rate)
         self._most = _MOST * most
-        for name in ("progress", "latest", "wrong", "seen"):
-            self.register_buffer(name, torch.zeros(()), persistent=name != "progress")
+        self._unlikely = num_classes // 2
+        self.register_buffer("progress", torch.zeros(()), persistent=False)
+        self.register_buffer("latest", torch.zeros(()))
+        self.register_buffer("counts", torch.zeros(4))  # contradicted among so many, unlikely among so many
 
     def at(self, progress: float | Tensor) -> LabelWorth:
         """The same, told how much of the training is done, from 0 to 1."""
@@ -104,10 +105,18 @@ class LabelWorth(nn.Module):
 
     @property
     def rate(self) -> Tensor:
-        """η as it is given or estimated so far, a scalar; nothing was seen yet: 0."""
+        """κ as it is given or estimated so far, a scalar; nothing was seen yet: 0."""
+        return self._share(0)
+
+    @property
+    def at_random(self) -> Tensor:
+        """η, likewise."""
+        return self._share(2)
+
+    def _share(self, number: int) -> Tensor:
         if self.given is not None:
             return self.progress.new_full((), self.given)
-        return self.wrong / self.seen.clamp(min=1e-6)
+        return self.counts[number] / self.counts[number + 1].clamp(min=1e-6)
 
     def forward(
         self,
@@ -147,28 +156,34 @@ class LabelWorth(nn.Module):
         return (shares * self._right(log_p)).sum(dim=1)
 
     def _right(self, log_p: Tensor) -> Tensor:
-        eta = self.rate.clamp(_LEAST, self._most).to(log_p)
+        eta = self.at_random.clamp(_LEAST, self._most).to(log_p)
         odds = log_p - torch.log(-torch.expm1(log_p))  # infinite for p = 1, which is right
         return torch.sigmoid(odds + torch.logit(1 - eta) + math.log(self.num_classes - 1))
 
     @torch.no_grad()
-    def looked(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """How sure the classifier is of each sample, and how far its label contradicts it, ``(N,)`` each."""
-        sure, said = at_least_float32(logits).softmax(dim=1).max(dim=1)
+    def looked(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """How sure the classifier is, whether its guess is not the label, and whether that is unlikely, ``(N,)`` each."""
+        z = at_least_float32(logits)
+        sure, said = z.softmax(dim=1).max(dim=1)
+        likely = z.topk(self.num_classes - self._unlikely, dim=1).indices
         if targets.dim() == 1:
-            return sure, (said != targets).to(sure)
-        return sure, 1 - targets.to(sure).gather(1, said.unsqueeze(1)).squeeze(1)
+            return sure, (said != targets).to(z), (likely != targets.unsqueeze(1)).all(dim=1).to(z)
+        shares = targets.to(z)
+        return sure, 1 - shares.gather(1, said.unsqueeze(1)).squeeze(1), 1 - shares.gather(1, likely).sum(dim=1)
 
     @torch.no_grad()
-    def count(self, sure: Tensor, against: Tensor) -> None:
-        """Take a batch into the estimate, once a step: what :meth:`looked` said of it."""
+    def count(self, sure: Tensor, against: Tensor, unlikely: Tensor) -> None:
+        """Take a batch into the estimates, once a step: what :meth:`looked` said of it."""
         if self.given is not None or not len(sure):
             return
-        surest = sure.topk(math.ceil(_ANCHORS * len(sure))).indices
+        most = math.ceil(_SURE * len(sure))
+        order = sure.topk(most).indices
+        surest = order[: math.ceil(_SUREST * len(sure))]
+        found = unlikely[order].sum() * (self.num_classes - 1) / self._unlikely
+        new = torch.stack([against[surest].sum(), torch.full_like(found, len(surest)), found, torch.full_like(found, most)])
         past = torch.exp((self.latest - self.progress).clamp(max=0) / _MEMORY)
         counts = self.progress < self.END
-        self.wrong.copy_(torch.where(counts, past * self.wrong + against[surest].sum(), self.wrong))
-        self.seen.copy_(torch.where(counts, past * self.seen + len(surest), self.seen))
+        self.counts.copy_(torch.where(counts, past * self.counts + new, self.counts))
         self.latest.copy_(torch.where(counts, self.progress, self.latest))
 
     def extra_repr(self) -> str:
