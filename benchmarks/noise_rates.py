@@ -5,7 +5,8 @@
 
 Cross entropy, each loss as its paper has it, and its adjuster for any data in three forms: as it is; with the noise
 rate estimated while training; with the rate that the labels were made with (`AdjustedLoss(noise_rate=…)`). One table
-has 200 classes and too many rows to be learned by heart, one is learned by heart soon: there the estimate must fail. Perceptrons of two layers, side by side (:mod:`travel`).
+has 200 classes and too many rows to be learned by heart, one is learned by heart soon, where the estimate is too low.
+Perceptrons of two layers, side by side (:mod:`travel`).
 """
 
 from __future__ import annotations

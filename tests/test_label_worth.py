@@ -189,11 +189,11 @@ def test_the_estimates_are_fading_counts(classes: int) -> None:
         counted(worth.at(progress), logits, labels)
         if progress < worth.END:
             order = sorted(range(300), key=lambda row: -float(logits[row].softmax(0).max()))
-            against = sum(int(logits[row].argmax() != labels[row]) for row in order[:3])
+            against = sum(int(logits[row].argmax() != labels[row]) for row in order[:6])
             ranks = [int((logits[row] > logits[row, labels[row]]).sum()) for row in order[:60]]
             unlikely = sum(rank >= classes - classes // 2 for rank in ranks)
-            seen.append((progress, against / 3, unlikely / 60 * (classes - 1) / (classes // 2)))
-        weights = [math.exp((at - seen[-1][0]) / 0.03) for at, _, _ in seen]
+            seen.append((progress, against / 6, unlikely / 60 * (classes - 1) / (classes // 2)))
+        weights = [math.exp((at - seen[-1][0]) / 0.05) for at, _, _ in seen]
         for found, number in ((worth.rate, 1), (worth.at_random, 2)):
             expected = sum(w * one[number] for w, one in zip(weights, seen, strict=True)) / sum(weights)
             assert float(found) == pytest.approx(expected, abs=1e-4)

@@ -15,8 +15,8 @@ from narl.errors import OptionError
 from narl.losses import RobustLoss
 
 ESTIMATED = "estimated"
-_SUREST, _SURE = 0.01, 0.2  # of a batch: samples of which the classifier is surest
-_MEMORY = 0.03  # of the training
+_SUREST, _SURE = 0.02, 0.2  # of a batch: samples of which the classifier is surest
+_MEMORY = 0.05  # of the training
 _LEAST, _MOST = 0.01, 0.95  # of what can be told from no noise, and from labels that say nothing
 _FEWEST = 0.1  # of the labels: that many always count
 
@@ -39,13 +39,13 @@ class LabelWorth(nn.Module):
     .. math:: \ell_i = -\frac{v_i}{\bar v} \log p_{y_i}, \qquad v_i = 1 - \min\big(1, \kappa / \bar d\big)\, d_i
 
     **Both shares are estimated** while training, unless the noise rate is given, which then stands for both. κ is the
-    share of labels that contradict the classifier in the sample in a hundred of which it is surest: as a rule it is
+    share of labels that contradict the classifier in the fiftieth of a batch of which it is surest: as a rule it is
     right there. A wrong label that was drawn at random is as often among the classes that the classifier holds for less
     likely as among the others, where right ones hardly are even if it knows little yet. So among the surest fifth,
 
     .. math:: \hat\eta = \frac{c - 1}{\lfloor c / 2 \rfloor}\, \Pr\big(y \text{ is in the less likely half}\big)
 
-    Both are averages with a memory of three hundredths of the training. After its first third nothing is counted any
+    Both are averages with a memory of a twentieth of the training. After its first third nothing is counted any
     more: by then a classifier may know wrong labels by heart. In the first three hundredths, where it knows nothing, no
     label is doubted: the loss is cross entropy. One that knows wrong labels by heart within a third of its training
     makes both too low, and then the loss does not do what it is for: there, give the rate, or leave it out.
