@@ -212,11 +212,20 @@ def wrapped(processes: Processes, dtype: str, kind: str) -> dict[str, Any]:
     }
 
 
+REFUSING: dict[str, dict[str, Any]] = {
+    "CE": {},
+    "A-GCE": {},
+    "MW-Net": {"normalise": True},
+    "Forward": {},
+    "T-JS": {"adjusters": narl.Adjuster("js", [5, 5, 5]), "noise_rate": 0.3},
+}
+
+
 def refusals(processes: Processes) -> dict[str, Any]:
     """One process has bad numbers: all refuse alike, and go on with the next batch."""
     x, noisy, true = data()
     found: dict[str, Any] = {}
-    for name in ("CE", "A-GCE", "MW-Net", "Forward"):
+    for name, options in REFUSING.items():
         model = model_of("layers", torch.float32)
         clean = [x[:12], true[:12]]
         setting = Setting(
@@ -229,7 +238,7 @@ def refusals(processes: Processes) -> dict[str, Any]:
             generator=torch.Generator().manual_seed(5),
             processes=processes,
         )
-        made = methods.get(name).build(setting, **({"normalise": True} if name == "MW-Net" else {}))
+        made = methods.get(name).build(setting, **options)
         last = processes.rank == processes.count - 1
         bad_x, bad_y = x[:8].clone(), noisy[:8].clone()
         bad_x[3, 1], bad_y[2] = torch.nan, CLASSES

@@ -69,7 +69,8 @@ class AdjustedLoss(nn.Module):
             themselves.
         noise_rate: share of the labels that are wrong, for a loss that doubts no more than that
             (:class:`narl.adjuster.worth.LabelWorth`); ``"estimated"``: counted while training, ``criterion.noise_rate``
-            says what came out. None: the noise rate has no say.
+            says what came out. Values depend on the rest of their batch then, which should have 50 samples or more.
+            None: the noise rate has no say.
 
     Example:
         >>> import torch
@@ -397,10 +398,8 @@ class AdjustedLoss(nn.Module):
             )
         weighed = any(name.startswith(f"{prefix}worth.") for name in state_dict)
         if kept and weighed != (self.worth is not None):
-            was, now = ("with", "without") if weighed else ("without", "with")
-            raise OptionError(
-                f"the state is of a criterion {was} noise_rate, and this one is {now}: make it as it was begun"
-            )
+            was, way = ("with", "give") if weighed else ("without", "leave out")
+            raise OptionError(f"the state is of a criterion {was} noise_rate: {way} noise_rate, as it was begun")
         # Older states have no count, and those of before samples could stay unnamed have no averages.
         state_dict.setdefault(f"{prefix}_extra_state", self.get_extra_state())
         if self._counted is not None:

@@ -48,7 +48,11 @@ class LabelWorth(nn.Module):
     Both are averages with a memory of a twentieth of the training. After its first third nothing is counted any
     more: by then a classifier may know wrong labels by heart. In the first three hundredths, where it knows nothing, no
     label is doubted: the loss is cross entropy. One that knows wrong labels by heart within a third of its training
-    makes both too low, and then the loss does not do what it is for: there, give the rate, or leave it out.
+    makes both too low, and then the loss does not do what it is for: there, give the rate, or leave it out. One that
+    knows little where it is surest has a κ that is too high.
+
+    **Batches** should have 50 samples or more: the means are theirs, and the surest fiftieth is at least one sample. η
+    is taken from 0.01 to 0.95 (1 - 1 / c), and :math:`\bar v` is at least 0.1.
 
     Args:
         loss: the robust loss.
@@ -109,6 +113,11 @@ class LabelWorth(nn.Module):
         return self._share(0)
 
     @property
+    def _most_doubted(self) -> Tensor:
+        """κ, but for trainings that are joined when nothing is counted any more: there doubts stay as they are."""
+        return self.rate if self.given is not None else torch.where(self.counts[1] > 0, self.rate, 1.0)
+
+    @property
     def at_random(self) -> Tensor:
         """η, likewise."""
         return self._share(2)
@@ -142,7 +151,7 @@ class LabelWorth(nn.Module):
             pulls = self._pull(log_p, **own).clamp(0, 1)
             doubts = 1 - pulls * self._right(log_p)
             number, doubted = total(torch.stack([shares.sum(), (shares * doubts).sum()])).unbind()
-            allowed = self.rate.to(doubts) * number / doubted.clamp(min=torch.finfo(doubts.dtype).tiny)
+            allowed = self._most_doubted.to(doubts) * number / doubted.clamp(min=torch.finfo(doubts.dtype).tiny)
             doubts = torch.where(self.progress >= self.BEGIN, allowed.clamp(max=1), 0.0) * doubts
             kept = 1 - doubts
             (mean,) = (total((shares * kept).sum().unsqueeze(0)) / number).unbind()
@@ -162,7 +171,7 @@ class LabelWorth(nn.Module):
 
     @torch.no_grad()
     def looked(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """How sure the classifier is, whether its guess is not the label, and whether that is unlikely, ``(N,)`` each."""
+        """How sure the classifier is, whether its guess is not the label, whether that is unlikely; ``(N,)`` each."""
         z = at_least_float32(logits)
         sure, said = z.softmax(dim=1).max(dim=1)
         likely = z.topk(self.num_classes - self._unlikely, dim=1).indices
@@ -180,11 +189,20 @@ class LabelWorth(nn.Module):
         order = sure.topk(most).indices
         surest = order[: math.ceil(_SUREST * len(sure))]
         found = unlikely[order].sum() * (self.num_classes - 1) / self._unlikely
-        new = torch.stack([against[surest].sum(), torch.full_like(found, len(surest)), found, torch.full_like(found, most)])
+        new = torch.stack(
+            [against[surest].sum(), torch.full_like(found, len(surest)), found, torch.full_like(found, most)]
+        )
         past = torch.exp((self.latest - self.progress).clamp(max=0) / _MEMORY)
         counts = self.progress < self.END
         self.counts.copy_(torch.where(counts, past * self.counts + new, self.counts))
         self.latest.copy_(torch.where(counts, self.progress, self.latest))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> LabelWorth:
+        """Move to another device; counts stay in float32, for half precision loses them."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, buffer in self.named_buffers():
+            setattr(self, name, buffer.float())
+        return self
 
     def extra_repr(self) -> str:
         """Where the noise rate comes from, for ``print``."""

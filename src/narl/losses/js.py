@@ -64,8 +64,8 @@ def _curve(log_p: Tensor, pi1: Tensor) -> Tensor:
 
 
 def _pull(log_p: Tensor, pi1: Tensor) -> Tensor:
-    log_odds = pi1.log() - torch.log1p(-pi1)
-    return log_p.exp() * softplus(log_odds - log_p) / -torch.log1p(-pi1)  # log(1 + odds) is -log(1 - π₁)
+    log_pi2 = torch.where(pi1 < 0.5, torch.log1p(-pi1), (1 - pi1).clamp(min=_EDGE / 2).log())
+    return log_p.exp() * softplus(pi1.log() - log_pi2 - log_p) / -log_pi2
 
 
 register(RobustLoss("js", js, (_PI1,), pull=_pull))

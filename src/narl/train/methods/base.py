@@ -18,6 +18,7 @@ from narl.bilevel.clean_losses import CleanLoss
 from narl.bilevel.optimizers import Rule
 from narl.bilevel.refusals import Noted
 from narl.bilevel.rivals import rivals
+from narl.bilevel.turns import couples
 from narl.checks import can_read, checked_ids
 from narl.errors import CheckpointError, OptionError, SampleIdsError
 from narl.train.methods.descent import descend
@@ -453,6 +454,7 @@ class LossMethod(Method):
             y,
             lambda logits: weighed(self._values_of_all(logits, y, ids), self.setting.weights, ids),
             processes=self.setting.processes,
+            wait=couples(self),
             noted=self.setting.noted,
         )
         with torch.no_grad():

@@ -89,7 +89,8 @@ class Option:
             raise self._wrong_kind(name, value)
         if not self.low <= number <= self.high:
             default = "" if self.default is None else f"; {self.default} is the default"
-            raise OptionError(f"{name} = {value} is outside {self.range}: choose a value inside{default}")
+            inside = "choose a value inside" + (f", or {' or '.join(self.words)}" if self.words else "")
+            raise OptionError(f"{name} = {value} is outside {self._span}: {inside}{default}")
         return number
 
     @property
@@ -98,8 +99,12 @@ class Option:
         if self.choices:
             return " or ".join(self.choices)
         if math.isinf(self.low) and math.isinf(self.high):
-            return ""
-        return " or ".join([f"[{self.low:g}, {self.high:g}]".replace("inf", "∞"), *self.words])
+            return " or ".join(self.words)
+        return " or ".join([self._span, *self.words])
+
+    @property
+    def _span(self) -> str:
+        return f"[{self.low:g}, {self.high:g}]".replace("inf", "∞")
 
     def _wrong_kind(self, name: str, value: object) -> OptionError:
         kinds = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}

@@ -14,6 +14,7 @@ from narl.adjuster import AdjustedLoss, Adjuster
 from narl.adjuster.pretrained import open_pack
 from narl.adjuster.turns import checked, meant_for
 from narl.adjuster.worth import ESTIMATED
+from narl.bilevel.processes import Processes
 from narl.bilevel.reports import observed
 from narl.errors import OptionError
 from narl.losses import RobustLoss
@@ -136,7 +137,12 @@ class Transferred(LossMethod):
                 f"the adjuster adjusts {first.robust_loss.name!r}, not {loss!r}: choose the method of its loss, "
                 f"T-{first.robust_loss.title}, or another adjuster"
             )
-        self.fields = tuple(first.spans) if criterion.worth is None else (*first.spans, KEPT)
+        self.fields = tuple(first.spans)
+        if criterion.worth is not None:
+            if wrap is not None:
+                raise OptionError("noise_rate is not for boosted methods: they have doubt=posterior")
+            self.fields += (KEPT,)
+            self.processes = setting.processes  # values sum over them, so all must get that far
         self._in_place = _alike(self.criterion)
         self._serving = _stand_in(first) if self._in_place else first
         self._turn = 0
@@ -199,8 +205,10 @@ class Transferred(LossMethod):
         assert margins is not None
         worth = self.criterion.worth
         if worth is not None:
-            fields = {**fields, KEPT: worth(logits, y, fields, self.setting.processes.add)[1]}
-            worth.count(*self.setting.processes.gathered(*worth.looked(logits, y)))
+            kept = worth(logits, y, fields, self.setting.processes.add)[1]
+            trusted = self.setting.trusted
+            fields = {**fields, KEPT: kept if trusted is None else kept.masked_fill(trusted[ids], 1.0)}
+            worth.count(*_of_all(ids, worth.looked(logits, y), self.setting.processes))
         return fields, margins
 
     def state_dict(self) -> dict[str, Any]:
@@ -212,6 +220,13 @@ class Transferred(LossMethod):
         super().load_state_dict(state)
         self.criterion.load_state_dict(state["criterion"])
         self._bring(list(self.criterion.snapshots).index(self.criterion.at(self.progress)))
+
+
+def _of_all(ids: Tensor, values: Sequence[Tensor], processes: Processes) -> Sequence[Tensor]:
+    """What all processes have seen, ``(N,)`` each; a batch that each of them was given whole counts once."""
+    everyone, *gathered = processes.gathered(ids, *values)
+    whole = processes.count > 1 and torch.equal(everyone, ids.repeat(processes.count))
+    return [part[: len(ids)] for part in gathered] if whole else gathered
 
 
 def _alike(criterion: AdjustedLoss) -> bool:
