@@ -317,7 +317,7 @@ def run(
     noise_rate: str | None = None,
 ) -> None:
     """Train on tasks with what has no result there yet."""
-    how = (", until" if serves == "until" else "") + HOW[margin] + ("" if noise_rate is None else WEIGHED)
+    how = (", until" if serves == "until" else "") + HOW[margin] + ("" if noise_rate is None else ESTIMATED)
     read_from = {path: packs.read(path) for path in files}
     for task in tasks:
         known = {(row["name"], row["digest"]) for row in results() if row["task"] == asdict(task)}
@@ -411,7 +411,7 @@ def _value(text: str) -> Value:
     return value
 
 
-WEIGHED = ", noise estimated"
+ESTIMATED = ", noise estimated"
 HOW = {None: "", "latest": ", latest margin", "running": ", running margin", "auto": ", samples not named"}
 FORMS = {
     "input=margin+progress": "nine tasks",

@@ -178,11 +178,11 @@ class AdjustedLoss(nn.Module):
         else:
             hyperparameters = self._given(self.progress, logits, targets, ids)
         first = self.at(0.0)
-        left: Tensor | None = None
+        kept: Tensor | None = None
         if self.worth is None:
             values = first.robust_loss(logits, targets, **hyperparameters)
         else:
-            values, left = self._told(self.worth, progress)(logits, targets, hyperparameters)
+            values, kept = self._told(self.worth, progress)(logits, targets, hyperparameters)
             if self.training:
                 self.worth.count(*self.worth.looked(logits, targets))
         if self.training:
@@ -194,8 +194,8 @@ class AdjustedLoss(nn.Module):
                 self._steps.add_(1)
                 if not torch.compiler.is_compiling():
                     self._warn_of_length()
-        kept = {name: value.detach() for name, value in hyperparameters.items()}
-        self._seen, self._last = (logits.detach().clone(), targets.detach().clone(), kept, left), None
+        chosen = {name: value.detach() for name, value in hyperparameters.items()}
+        self._seen, self._last = (logits.detach().clone(), targets.detach().clone(), chosen, kept), None
         if self.reduction == "none":
             return values
         return values.mean() if self.reduction == "mean" else values.sum()
