@@ -1,14 +1,14 @@
-"""What a step of boosted methods and systems takes on a GPU: as written, and with passes replayed as CUDA graphs.
+"""What a step of boosted methods and systems takes on a GPU: as written, and as CUDA graphs.
 
     PYTHONPATH=src python3 benchmarks/graphed.py --out results/graphed-h200.json
-    PYTHONPATH=src python3 benchmarks/graphed.py --out captured.json --engine captured --methods A-SL+ --varied
+    PYTHONPATH=src python3 benchmarks/graphed.py --out passes.json --passes --methods A-SL+ --varied
     PYTHONPATH=src python3 benchmarks/graphed.py --out cpu.json --device cpu --rows 8 --steps 2 --rounds 1  # a trial
 
 PreAct ResNet-18 on random 32×32 images that are on the device already; nothing is evaluated, and without ``--varied``
 nothing is varied and views are the same images, so it is the steps alone. DivideMix sets half of its labels aside,
-boosts have begun, and one step in ten of A-SL and A-SL+ is a meta step. CE and A-SL are captured as a whole, A-SL+ with
-``--engine captured``. Both forms of a method take turns; times are by the clock, with the device waited for before and
-after a round. On a CPU both forms are as written.
+boosts have begun, and one step in ten of A-SL and A-SL+ is a meta step. Steps of CE, A-SL and A-SL+ are one graph each,
+of the others the networks' passes are, and with ``--passes`` of all. Both forms of a method take turns; times are by
+the clock, with the device waited for before and after a round. On a CPU both forms are as written.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from narl import models
 from narl.data import augmentation
 from narl.train import engine, methods
+from narl.train.engine.captured import CapturedEngine
 from narl.train.engine.graphed import GraphedEngine, networks_of
 from narl.train.engine.prepared import PreparedEngine
 from narl.train.environment import environment, usable_device
@@ -70,7 +71,7 @@ class Form:
 
     Args:
         name: of the method.
-        kind: of the engine: ``"eager"``, ``"auto"`` or ``"captured"``.
+        kind: of the engine: ``"eager"``, ``"auto"``, or ``"passes"`` for a graph a pass of any method.
         device: where.
         precision: ``"float32"`` or ``"bfloat16"``.
         options: of the command line: rows, compiled, varied.
@@ -107,9 +108,13 @@ class Form:
         chosen = self.method.rows(1, torch.Generator().manual_seed(0))
         order = torch.split(torch.arange(samples), rows) if chosen is None else chosen
         self.batches = [each.to(device) for each in order]
-        self.engine = engine.make(
-            kind, self.method, self.model, optimizer, clean, rows=rows, steps=steps, precision=precision
-        )
+        self.engine: engine.Engine
+        if kind == "passes" and device != "cpu":
+            self.engine = GraphedEngine(self.method, self.model, engine.type_of(precision))
+        else:
+            self.engine = engine.make(
+                kind, self.method, self.model, optimizer, clean, rows=rows, steps=steps, precision=precision
+            )
         self._at = 0
         views = self.method.views or ("usual",)
         self._views = [augmentation.view(view, "crop+flip") for view in views] if options.varied else []
@@ -150,7 +155,7 @@ class Form:
     @property
     def replays(self) -> int:
         """Passes, or whole steps, that have been replayed so far."""
-        if isinstance(self.engine, PreparedEngine):
+        if isinstance(self.engine, (CapturedEngine, PreparedEngine)):
             return self.engine.steps
         if not isinstance(self.engine, GraphedEngine):
             return 0
@@ -164,7 +169,7 @@ def _wait(device: torch.device) -> None:
 
 def measured(name: str, options: argparse.Namespace, device: str, precision: str) -> dict[str, Any]:
     """A method's row."""
-    kinds = ("eager", options.engine)
+    kinds = ("eager", "passes" if options.passes else "auto")
     forms = {kind: Form(name, kind, device, precision, options) for kind in kinds}
     began = time.perf_counter()
     for form in forms.values():
@@ -181,8 +186,8 @@ def measured(name: str, options: argparse.Namespace, device: str, precision: str
         "graphs_ms": graphs,
         "ratio": round(written / graphs, 3),
         "written_all_ms": found["eager"],
-        "graphs_all_ms": found[options.engine],
-        "replays": forms[options.engine].replays,
+        "graphs_all_ms": found[kinds[1]],
+        "replays": forms[kinds[1]].replays,
         "warming_s": round(seconds, 1),
     }
 
@@ -195,7 +200,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=128, help="samples a step")
     parser.add_argument("--steps", type=int, default=20, help="of a round")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--engine", default="auto", choices=["auto", "captured"], help="of the form with graphs")
+    parser.add_argument("--passes", action="store_true", help="a graph a pass, also where a step can be one graph")
     parser.add_argument("--compiled", action="store_true", help="compile what is captured, as long runs do")
     parser.add_argument("--varied", action="store_true", help="vary every batch, as in training")
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
@@ -215,7 +220,7 @@ def main() -> None:
         gc.collect()
     facts = {"model": "preact_resnet18", "rows": options.rows, "precision": precision, "image": 32}
     sizes = {"steps": options.steps, "rounds": options.rounds}
-    forms = {"engine": options.engine, "compiled": options.compiled, "varied": options.varied}
+    forms = {"passes": options.passes, "compiled": options.compiled, "varied": options.varied}
     found = {"environment": environment(device), **facts, **sizes, **forms, "methods": rows}
     options.out.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 import pickle
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +25,9 @@ from narl.bilevel.tangents import load_forward_mode
 from narl.errors import NarlWarning, OptionError
 from narl.train.engine import Engine, make
 from narl.train.engine.graphed import _MOST, GraphedEngine, Passes, networks_of
+from narl.train.engine.prepared import PreparedEngine
+from narl.train.methods.base import PreparingMethod
+from narl.train.settings import ENGINES
 
 
 class Calls:
@@ -474,10 +479,23 @@ def test_models_are_copied_pickled_and_saved_as_ever() -> None:
 
 
 def test_only_gpus_have_graphs() -> None:
-    one = training("ELR+")
-    for name in ("auto", "eager", "captured"):
+    for kind, name in itertools.product(METHODS, ENGINES):
+        one = training(kind)
         made = make(name, one.method, one.model, one.optimizer, None, rows=12, steps=STEPS)
         assert type(made) is Engine
+
+
+@pytest.mark.parametrize("kind", METHODS)
+def test_on_a_gpu_boosted_steps_are_graphs_and_of_others_the_passes(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = training(kind)
+    there = SimpleNamespace(device=torch.device("cuda"))
+    monkeypatch.setattr(one.model, "parameters", lambda: iter([there]))
+    found = {
+        name: type(make(name, one.method, one.model, one.optimizer, None, rows=12, steps=STEPS)) for name in ENGINES
+    }
+    boosted = isinstance(one.method, PreparingMethod)
+    assert found == {"auto": PreparedEngine if boosted else GraphedEngine, "eager": Engine}
+    assert boosted == kind.startswith(("A-", "T-"))
 
 
 def test_dropout_goes_on_as_if_nothing_had_been_recorded() -> None:

@@ -186,7 +186,7 @@ def test_what_cannot_be_fixed_runs_as_written(options: dict[str, Any], monkeypat
     assert other.away_from(own) == 0
 
 
-def test_what_no_graph_can_do_has_the_passes_that_auto_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_no_graph_can_do_has_its_passes_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     replay_on_cpu(monkeypatch)
     one = training("A-GCE+", tangent="reverse")
     engine = engine_of(one)

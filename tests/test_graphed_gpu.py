@@ -16,9 +16,10 @@ from engine_problem import Peeking, apart, tiny
 from graphed_problem import METHODS, ROWS, STEPS, Training, training
 from narl.bilevel.calls import call
 from narl.errors import NarlWarning, OptionError
-from narl.train.engine import Engine, make
+from narl.train.engine import Engine, make, type_of
 from narl.train.engine.graphed import GraphedEngine, Passes, networks_of
 from narl.train.engine.recording import Recorder
+from narl.train.methods.base import PreparingMethod
 
 pytestmark = pytest.mark.gpu
 
@@ -32,6 +33,8 @@ def exact_float32() -> Iterator[None]:
 
 
 def engine_of(one: Training, precision: str = "float32") -> GraphedEngine:
+    if isinstance(one.method, PreparingMethod):  # passes only where its steps cannot be graphs
+        return GraphedEngine(one.method, one.model, type_of(precision))
     made = make("auto", one.method, one.model, one.optimizer, None, rows=ROWS, steps=STEPS, precision=precision)
     assert isinstance(made, GraphedEngine)
     return made

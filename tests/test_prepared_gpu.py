@@ -27,7 +27,7 @@ def exact_float32() -> Iterator[None]:
 
 def engine_of(one: Training, precision: str = "float32", steps: int = STEPS) -> PreparedEngine:
     clean = Clean([(one.x[:9], one.y[:9])])
-    made = make("captured", one.method, one.model, one.optimizer, clean, rows=ROWS, steps=steps, precision=precision)
+    made = make("auto", one.method, one.model, one.optimizer, clean, rows=ROWS, steps=steps, precision=precision)
     assert isinstance(made, PreparedEngine)
     return made
 
@@ -62,17 +62,18 @@ def test_twenty_compiled_steps() -> None:
 
 
 def test_steps_do_not_wait_for_the_device() -> None:
-    one = training("A-GCE+", device="cuda", doubt="posterior")
+    # A snapshot of the adjuster is copied to the CPU: the only one is due in the last step, which is left out.
+    one = training("A-GCE+", device="cuda", doubt="posterior", snapshots=1)
     engine = engine_of(one)
     go(one, engine, range(12))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype")
         torch.cuda.set_sync_debug_mode("error")
     try:
-        go(one, engine, range(12, STEPS))
+        go(one, engine, range(12, STEPS - 1))
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert engine.steps == STEPS
+    assert engine.steps == STEPS - 1
 
 
 def test_bfloat16_stays_near() -> None:

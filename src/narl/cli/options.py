@@ -189,8 +189,7 @@ Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU where there
 Engine = Annotated[
     str,
     typer.Option(
-        help="auto: on a GPU, steps compiled and captured as graphs; eager: steps as they are written; captured: as "
-        "auto, and boosted steps as one graph each (to try: it has not run on a GPU yet).",
+        help="auto: on a GPU, steps compiled and captured as graphs; eager: steps as they are written.",
         rich_help_panel=_OUTPUT,
     ),
 ]

@@ -12,7 +12,7 @@ from typing import Any, final
 from narl.data.read import Columns
 from narl.errors import ConfigError, OptionError, nearest
 
-ENGINES = ("auto", "eager", "captured")
+ENGINES = ("auto", "eager")
 PRECISIONS = ("auto", "float32", "bfloat16")
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,59}")
 # What metrics and summaries speak of already.
@@ -62,8 +62,7 @@ class Settings:
         patience: stop after so many epochs without a better one on the held-out clean samples.
         seed: of everything random.
         device: ``"auto"``, ``"cpu"``, ``"cuda"`` …
-        engine: ``"auto"``: the fastest that does the same training; ``"eager"``: steps as they are written;
-            ``"captured"``: as auto, and boosted steps as one graph each.
+        engine: ``"auto"``: the fastest that does the same training; ``"eager"``: steps as they are written.
         precision: ``"float32"``, ``"bfloat16"``, or ``"auto"``: bfloat16 for images and texts on GPUs that have it.
         threads: of torch on the CPU; a resumed run uses as many, since rounding depends on it.
         workers: threads that decode images.

@@ -1,9 +1,9 @@
 """Engines: how a method's steps are computed.
 
 ``eager`` does them as the method has written them. ``auto`` does the same training faster where it can: on NVIDIA GPUs
-a step is a few compiled functions (:mod:`narl.bilevel.passes`), captured as one CUDA graph; of methods that do not say
-what their steps are, the networks' passes are (:mod:`narl.train.engine.graphed`). ``captured`` is ``auto``, but steps
-that prepare another method's are captured as that one's (:mod:`narl.train.engine.prepared`).
+a step is a few compiled functions (:mod:`narl.bilevel.passes`), captured as one CUDA graph; one that prepares another
+method's is captured as that one's (:mod:`narl.train.engine.prepared`); of methods that do not say what their steps are,
+the networks' passes are (:mod:`narl.train.engine.graphed`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def make(
     """The engine of that name.
 
     Args:
-        name: ``"auto"``, ``"eager"`` or ``"captured"``.
+        name: ``"auto"`` or ``"eager"``.
         method: what a step is.
         model: that it trains.
         optimizer: the model's.
@@ -61,7 +61,7 @@ def make(
     if name == "eager" or kind != "cuda" or processes > 1:
         return Engine(method, type_of(precision))
     compiled = steps >= STEPS_WORTH_COMPILING
-    if name == "captured" and isinstance(method, PreparingMethod):
+    if isinstance(method, PreparingMethod):
         return PreparedEngine(
             method, model, optimizer, clean, rows=rows, precision=type_of(precision), compiled=compiled
         )
