@@ -48,8 +48,11 @@ class LabelWorth(nn.Module):
     Both are averages with a memory of a twentieth of the training. After its first third nothing is counted any
     more: by then a classifier may know wrong labels by heart. In the first three hundredths, where it knows nothing, no
     label is doubted: the loss is cross entropy. One that knows wrong labels by heart within a third of its training
-    makes both too low, and then the loss does not do what it is for: there, give the rate, or leave it out. One that
-    knows little where it is surest has a κ that is too high.
+    makes both too low, and then the loss does not do what it is for: there, give the rate, or leave it out.
+
+    One that knows little where it is surest has a κ that is too high, and if it were believed, all but the labels that
+    the classifier likes already would be given up, and it would never learn the others. So until a third of the
+    training is done, an estimated κ counts for no more than three times the share that is.
 
     **Batches** should have 50 samples or more: the means are theirs, and the surest fiftieth is at least one sample. η
     is taken from 0.01 to 0.95 (1 - 1 / c), and :math:`\bar v` is at least 0.1.
@@ -114,8 +117,10 @@ class LabelWorth(nn.Module):
 
     @property
     def _most_doubted(self) -> Tensor:
-        """κ, but for trainings that are joined when nothing is counted any more: there doubts stay as they are."""
-        return self.rate if self.given is not None else torch.where(self.counts[1] > 0, self.rate, 1.0)
+        """κ as far as it is to be believed yet; trainings that are joined too late to count leave doubts as they are."""
+        if self.given is not None:
+            return self.rate
+        return torch.minimum(torch.where(self.counts[1] > 0, self.rate, 1.0), self.progress / self.END)
 
     @property
     def at_random(self) -> Tensor:
