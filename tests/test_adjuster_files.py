@@ -7,6 +7,7 @@ import errno
 import json
 import math
 import os
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -168,9 +169,19 @@ def test_how_long_a_training_it_wants_is_kept(tmp_path: Path) -> None:
     assert "least_steps" not in adjuster.header().to_json()
     adjuster.least_steps = 600
     adjuster.save(tmp_path / "a")
-    assert header_of(tmp_path / "a")["format"] == files.FORMAT, "older versions would use it in any training"
+    assert header_of(tmp_path / "a")["format"] == 4, "older versions would use it in any training"
     assert Adjuster.load(tmp_path / "a").least_steps == 600
     assert copy.deepcopy(adjuster).least_steps == 600
+
+
+def test_that_the_noise_rate_has_a_say_is_kept(tmp_path: Path) -> None:
+    adjuster = taught()
+    assert "noise_rate" not in adjuster.header().to_json()
+    adjuster.noise_rate = "estimated"
+    adjuster.save(tmp_path / "a")
+    assert header_of(tmp_path / "a")["format"] == files.FORMAT, "older versions would leave it out"
+    for again in (Adjuster.load(tmp_path / "a"), copy.deepcopy(adjuster), pickle.loads(pickle.dumps(adjuster))):
+        assert again.noise_rate == "estimated"
 
 
 def test_files_of_before_there_was_a_choice(tmp_path: Path) -> None:
@@ -329,6 +340,8 @@ def test_a_header_with_a_missing_entry(entry: str, path: Path) -> None:
         {"least_steps": 0},
         {"least_steps": 600.5},
         {"least_steps": "600"},
+        {"noise_rate": 0.4},
+        {"noise_rate": "ignored"},
     ],
     ids=str,
 )

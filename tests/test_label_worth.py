@@ -21,8 +21,11 @@ import narl
 from command_line import done, refused
 from methods_problem import adjusters_of, batches, built, interrupted, setting_of
 from narl import AdjustedLoss, Adjuster, losses, noise, theory
+from narl.adjuster import files, packs
+from narl.adjuster.packs import Pack
 from narl.adjuster.worth import LabelWorth
 from narl.errors import OptionError
+from narl.integrations.learning import start
 from narl.train import methods
 
 ADJUSTABLE = [name for name in losses.names() if losses.get(name).hyperparameters]
@@ -391,10 +394,62 @@ def test_a_count_goes_on_in_copies_and_files(through: Callable[[AdjustedLoss], A
 
 def test_states_of_criteria_with_and_without_a_noise_rate() -> None:
     plain, knows = (AdjustedLoss(along(), [10] * 5, total_steps=9, noise_rate=rate) for rate in (None, 0.4))
-    with pytest.raises(OptionError, match="of a criterion without noise_rate: leave out noise_rate"):
+    with pytest.raises(OptionError, match="of a criterion without noise_rate: leave it out, or give 'ignored'"):
         knows.load_state_dict(plain.state_dict())
-    with pytest.raises(OptionError, match="of a criterion with noise_rate: give noise_rate"):
+    with pytest.raises(OptionError, match="of a criterion with noise_rate: give it"):
         plain.load_state_dict(knows.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("made", "given", "found"),
+    [
+        (None, None, None),
+        (None, "ignored", None),
+        (None, 0.3, 0.3),
+        ("estimated", None, "estimated"),
+        ("estimated", "ignored", None),
+        ("estimated", 0.3, 0.3),
+    ],
+)
+def test_adjusters_bring_along_whether_the_noise_rate_has_a_say(made: Any, given: Any, found: Any) -> None:
+    snapshots = along()
+    for snapshot in snapshots:
+        snapshot.noise_rate = made
+    criteria = [
+        AdjustedLoss(snapshots, [10] * 5, total_steps=30, robust_start=0.2, noise_rate=given),
+        methods.build("T-GCE", setting_of("T-GCE"), adjusters=snapshots, noise_rate=given).criterion,
+    ]
+    for criterion in criteria:
+        says = None if criterion.worth is None else criterion.worth.given or "estimated"
+        assert says == found
+
+
+def test_boosted_losses_have_their_own_doubts() -> None:
+    snapshots = along()
+    for snapshot in snapshots:
+        snapshot.noise_rate = "estimated"
+    method: Any = methods.build("T-GCE+", setting_of("T-GCE+"), adjusters=snapshots)
+    assert method.plain.criterion.worth is None
+
+
+def test_what_is_learned_on_trusts_its_own_margins() -> None:
+    (one,) = along()[:1]
+    one.noise_rate = "estimated"
+    assert start("gce", torch.tensor([5, 5]), one, "latest", 0).noise_rate is None
+
+
+def test_adjusters_with_and_without_a_noise_rate_are_told_apart(tmp_path: Path) -> None:
+    plain, told = along(), along()
+    for snapshot in told:
+        snapshot.noise_rate = "estimated"
+    assert packs.digest(plain) != packs.digest(told), "they compute something else"
+    formats = {}
+    for name, snapshots in (("plain", plain), ("told", told)):
+        path = tmp_path / f"{name}.safetensors"
+        packs.write(path, Pack(tuple(snapshots)))
+        assert packs.digest(packs.read(path).snapshots) == packs.digest(snapshots)
+        formats[name] = files.read_tensors(path)[0]["format"]
+    assert formats["told"] == packs.FORMAT > formats["plain"]
 
 
 def test_a_single_adjuster_must_know_the_progress() -> None:
@@ -445,8 +500,10 @@ def test_a_method_that_is_resumed_counts_on() -> None:
 
 def test_options_on_the_command_line(tmp_path: Any) -> None:
     option = methods.get("T-JS").options["noise_rate"]
-    assert [option.read("noise_rate", text) for text in ("0.3", "Estimated", "none")] == [0.3, "estimated", None]
-    assert option.range == "[0, 1] or estimated"
+    assert [option.read("noise_rate", text) for text in ("0.3", "Estimated", "ignored", "none")] == [
+        *(0.3, "estimated", "ignored", None)
+    ]
+    assert option.range == "[0, 1] or estimated or ignored"
     assert "noise_rate" not in methods.get("T-JS+").options
     rng = torch.Generator().manual_seed(0)
     y = torch.randint(3, (240,), generator=rng)
@@ -454,7 +511,7 @@ def test_options_on_the_command_line(tmp_path: Any) -> None:
     np.savez(tmp_path / "some.npz", x=x.numpy(), y=y.numpy())
     usual = ["train", tmp_path / "some.npz", "--epochs", "3", "--device", "cpu"]
     words = refused(*usual, "--option", "noise_rate=often", "--out", tmp_path / "a")
-    assert "noise_rate = 'often' is not a number or estimated" in words
+    assert "noise_rate = 'often' is not a number or estimated or ignored" in words
     words = refused(*usual, "--option", "noise_rate=0.9", "--out", tmp_path / "a")
     assert "noise_rate = 0.9 is no share of wrong labels with which 3 classes can be learned" in words
     done(*usual, "--option", "noise_rate=estimated", "--out", tmp_path / "b")

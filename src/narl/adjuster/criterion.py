@@ -18,7 +18,7 @@ from narl.adjuster.last_batch import LastBatch
 from narl.adjuster.margins import RunningMargin, margin
 from narl.adjuster.network import Adjuster
 from narl.adjuster.turns import KINDS, after_fixed, checked, in_turn, meant_for
-from narl.adjuster.worth import LabelWorth
+from narl.adjuster.worth import IGNORED, LabelWorth
 from narl.checks import warn_of_probabilities
 from narl.errors import NarlWarning, OptionError, nearest
 
@@ -70,7 +70,7 @@ class AdjustedLoss(nn.Module):
         noise_rate: share of the labels that are wrong, for a loss that doubts no more than that
             (:class:`narl.adjuster.worth.LabelWorth`); ``"estimated"``: counted while training, ``criterion.noise_rate``
             says what came out. Values depend on the rest of their batch then, which should have 50 samples or more.
-            None: the noise rate has no say.
+            ``"ignored"``: the noise rate has no say; None: as the adjusters were made (``Adjuster.noise_rate``).
 
     Example:
         >>> import torch
@@ -140,7 +140,9 @@ class AdjustedLoss(nn.Module):
                 running.count_from(0)
         self.snapshots = nn.ModuleList(snapshots)
         self.worth: LabelWorth | None = None
-        if noise_rate is not None:
+        if noise_rate is None:
+            noise_rate = given[0].noise_rate
+        if noise_rate not in (None, IGNORED):
             self.worth = LabelWorth(snapshots[0].robust_loss, len(snapshots[0].of_class), noise_rate)
         self.reduction = reduction
         self.total_steps = None if total_steps is None else int(total_steps)
@@ -398,8 +400,8 @@ class AdjustedLoss(nn.Module):
             )
         weighed = any(name.startswith(f"{prefix}worth.") for name in state_dict)
         if kept and weighed != (self.worth is not None):
-            was, way = ("with", "give") if weighed else ("without", "leave out")
-            raise OptionError(f"the state is of a criterion {was} noise_rate: {way} noise_rate, as it was begun")
+            was, way = ("with", "give it") if weighed else ("without", f"leave it out, or give {IGNORED!r}")
+            raise OptionError(f"the state is of a criterion {was} noise_rate: {way}, as it was begun")
         # Older states have no count, and those of before samples could stay unnamed have no averages.
         state_dict.setdefault(f"{prefix}_extra_state", self.get_extra_state())
         if self._counted is not None:

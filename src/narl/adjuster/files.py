@@ -18,14 +18,15 @@ from torch import Tensor
 
 from narl._version import __version__
 from narl.adjuster.margins import parsed
+from narl.adjuster.worth import ESTIMATED
 from narl.atomic import replacing
 from narl.errors import AdjusterFileError
 from narl.losses import RobustLoss
 
 KIND = "adjuster"
 PACK = "adjusters"
-FORMAT = 4
-"""1: an adjuster that sees the margin itself; 2: something else; 3: its heads have sizes; 4: it has least steps."""
+FORMAT = 5
+"""1: sees the margin itself; 2: something else; 3: its heads have sizes; 4: has least steps; 5: a noise rate."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Header:
     data: str | None = None
     sizes: list[float] | None = None
     least_steps: int | None = None
+    noise_rate: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As plain values; what is not known is left out."""
@@ -51,6 +53,8 @@ class Header:
     @property
     def format(self) -> int:
         """The oldest that has all of it: what older versions can read stays readable."""
+        if self.noise_rate is not None:
+            return 5
         if self.least_steps is not None:
             return 4
         if self.sizes is not None:
@@ -152,7 +156,8 @@ def check_contents(path: str | PathLike[str], header: Header, tensors: Mapping[s
 def checked_header(about: Mapping[str, Any], name: str) -> Header:
     """The header with every field of its kind: a file from elsewhere can hold anything."""
     # Files of before there was a choice, of no training, for any data, any length, with families that are found anew.
-    about = {"input": "margin", "taken": None, "data": None, "sizes": None, "least_steps": None, **about}
+    unsaid = dict.fromkeys(("taken", "data", "sizes", "least_steps", "noise_rate"))
+    about = {"input": "margin", **unsaid, **about}
     missing = [field for field in Header.__dataclass_fields__ if field not in about]
     if missing:
         raise AdjusterFileError(f"{name} has no {', '.join(missing)} in its header: save it again")
@@ -170,6 +175,7 @@ def checked_header(about: Mapping[str, Any], name: str) -> Header:
         "data": header.data is None or isinstance(header.data, str),
         "sizes": header.sizes is None or (_ascending(header.sizes) and len(header.sizes) == header.families),
         "least_steps": header.least_steps is None or _positive(header.least_steps),
+        "noise_rate": header.noise_rate in (None, ESTIMATED),
     }
     wrong = [f"{field} = {about[field]!r}" for field, right in kinds.items() if not right]
     if wrong:

@@ -49,7 +49,8 @@ class Adjuster(nn.Module):
     that does harm in short trainings has ``least_steps``, of the optimiser: in trainings with fewer, those for any data
     that come with it serve instead; alone it always serves. One whose heads are for classes of certain ``sizes``, as
     multiples of the mean class, has those serve on any data; else that is None, and families are found anew, as in the
-    paper.
+    paper. One whose loss is to doubt no more labels than seem to be wrong has the ``noise_rate`` ``"estimated"``
+    (:class:`narl.AdjustedLoss`); else that is None.
 
     Example:
         >>> adjuster = Adjuster("gce", class_counts=[50, 50, 20])
@@ -93,6 +94,7 @@ class Adjuster(nn.Module):
         self.taken: float | None = None
         self.data: str | None = None
         self.least_steps: int | None = None
+        self.noise_rate: str | None = None
         self.sizes: tuple[float, ...] | None = None
         self.spans = {h.name: h.span for h in self.robust_loss.hyperparameters}
         self.num_families = families
@@ -106,7 +108,8 @@ class Adjuster(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Of copies and files of before it could be for some data or trainings only, or its heads for certain sizes."""
-        super().__setstate__({"data": None, "least_steps": None, "sizes": None, **state})  # type: ignore[no-untyped-call]
+        unsaid = dict.fromkeys(("data", "least_steps", "noise_rate", "sizes"))
+        super().__setstate__({**unsaid, **state})  # type: ignore[no-untyped-call]
         self.num_samples = sum(self.class_counts)
         seen = parsed(self.input)
         assert seen is not None
@@ -400,6 +403,7 @@ class Adjuster(nn.Module):
             data=self.data,
             sizes=None if self.sizes is None else list(self.sizes),
             least_steps=self.least_steps,
+            noise_rate=self.noise_rate,
         )
 
     @classmethod
@@ -432,6 +436,7 @@ class Adjuster(nn.Module):
         )
         adjuster.to(tensors["hidden.weight"].dtype)
         adjuster.taken, adjuster.data, adjuster.least_steps = header.taken, header.data, header.least_steps
+        adjuster.noise_rate = header.noise_rate
         if header.sizes is not None:
             adjuster.sizes = tuple(header.sizes)
             adjuster.refit(counts)

@@ -18,7 +18,7 @@ from narl.adjuster import files
 from narl.adjuster.network import Adjuster
 from narl.errors import AdjusterFileError
 
-FORMAT = 3  # 1: of adjusters whose heads have no sizes; 2: of those that have no least steps
+FORMAT = 4  # 1: of adjusters whose heads have no sizes; 2: that have no least steps; 3: no noise rate
 _MOST = 1000  # snapshots; a file from elsewhere can promise anything
 
 
@@ -126,6 +126,8 @@ def write(path: str | PathLike[str], pack: Pack) -> None:
 
 def _format(pack: Pack) -> int:
     """The oldest that has all of it."""
+    if any(snapshot.noise_rate is not None for snapshot in pack.snapshots):
+        return 4
     if any(snapshot.least_steps is not None for snapshot in pack.snapshots):
         return 3
     return 1 if all(snapshot.sizes is None for snapshot in pack.snapshots) else 2

@@ -15,6 +15,8 @@ from narl.errors import OptionError
 from narl.losses import RobustLoss
 
 ESTIMATED = "estimated"
+IGNORED = "ignored"
+"""In place of a noise rate, of losses in which it has no say."""
 _SUREST, _SURE = 0.02, 0.2  # of a batch: samples of which the classifier is surest
 _MEMORY = 0.05  # of the training
 _LEAST, _MOST = 0.01, 0.95  # of what can be told from no noise, and from labels that say nothing

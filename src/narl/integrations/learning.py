@@ -220,5 +220,5 @@ def start(loss: str, class_counts: Tensor, given: Given, margin: str, seed: int,
         return Adjuster(loss, class_counts, margin=margin, generator=torch.Generator().manual_seed(seed))
     found = meant_for(loaded(given), data)
     last = AdjustedLoss(found[-1], class_counts, margin=margin, data=data).at(0.0)
-    last.data = last.least_steps = None  # what is learned from here on is learned on this data
+    last.data = last.least_steps = last.noise_rate = None  # what is learned from here on is learned on this data
     return last.requires_grad_(True)

@@ -13,7 +13,7 @@ from torch import Tensor
 from narl.adjuster import AdjustedLoss, Adjuster
 from narl.adjuster.pretrained import open_pack
 from narl.adjuster.turns import checked, meant_for
-from narl.adjuster.worth import ESTIMATED
+from narl.adjuster.worth import ESTIMATED, IGNORED
 from narl.bilevel.processes import Processes
 from narl.bilevel.reports import observed
 from narl.errors import OptionError
@@ -73,7 +73,7 @@ class Transferred(LossMethod):
         margin: see :class:`narl.AdjustedLoss`.
         robust_start: see :class:`narl.AdjustedLoss`; None: :func:`beginning`.
         data: kind of the data, of adjusters for several kinds; None: the setting's.
-        noise_rate: see :class:`narl.AdjustedLoss`; without ``wrap``.
+        noise_rate: see :class:`narl.AdjustedLoss`; with ``wrap`` it has no say.
         wrap: what makes an objective of the adjuster, from a function that gives the one that serves, and None for one
             that is learned; None: it is its own.
 
@@ -126,7 +126,7 @@ class Transferred(LossMethod):
             margin=margin,
             robust_start=robust_start,
             data=data or setting.kind,
-            noise_rate=noise_rate,
+            noise_rate=noise_rate if wrap is None else IGNORED,
         )
         self.criterion = criterion.to(setting.device)
         first = self.criterion.at(0.0)
@@ -139,8 +139,6 @@ class Transferred(LossMethod):
             )
         self.fields = tuple(first.spans)
         if criterion.worth is not None:
-            if wrap is not None:
-                raise OptionError("noise_rate is not for boosted methods: they have doubt=posterior")
             self.fields += (KEPT,)
             self.processes = setting.processes  # values sum over them, so all must get that far
         self._in_place = _alike(self.criterion)
@@ -288,11 +286,11 @@ def spec(loss: RobustLoss, title: str | None = None) -> MethodSpec:
             ),
             "noise_rate": Option(
                 None,
-                "doubt no more labels than are wrong: the share of these, or estimated; none: it has no say",
+                "doubt no more labels than are wrong: the share of these, estimated, or ignored; none: as it was made",
                 float,
                 low=0,
                 high=1,
-                words=(ESTIMATED,),
+                words=(ESTIMATED, IGNORED),
             ),
         },
     )
