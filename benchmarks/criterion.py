@@ -7,7 +7,7 @@ another order every round, and ``ratio`` is the median of the rounds' ratios. A 
 criterion costs: the ratio of ``CE, again``, which is cross entropy once more, shows how much. So each criterion is also
 measured alone, on given logits with their gradient, as many calls as fill a moment; ``share`` is what it costs there on
 top of cross entropy, in parts of the step with cross entropy. ``running`` is an adjuster with running margins, ``read``
-is one whose suspicion and margins are read after every step.
+is one whose suspicion and margins are read after every step, ``noise rate`` one that counts how many labels are wrong.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 import narl
 from narl import losses
+from narl.adjuster.worth import ESTIMATED
 from narl.train.environment import environment
 from problems import CLASSES, NUM_SAMPLES, Problem
 
@@ -41,7 +42,8 @@ def adjusted(loss: str, kind: str) -> Criterion:
     margin = "running" if kind == "running" else "latest"
     counts = [NUM_SAMPLES // CLASSES] * CLASSES
     learned = [narl.Adjuster(loss, counts, margin=margin, generator=generator) for _ in range(SNAPSHOTS)]
-    criterion = narl.AdjustedLoss(learned, counts, total_steps=10**6)
+    rate = ESTIMATED if kind == "noise rate" else None
+    criterion = narl.AdjustedLoss(learned, counts, total_steps=10**6, noise_rate=rate)
 
     def call(logits: Tensor, y: Tensor, ids: Tensor) -> Tensor:
         value: Tensor = criterion(logits, y, ids=ids)
@@ -114,7 +116,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     problem = Problem("resnet32", "cpu", arguments.batch)
     forms: dict[str, Criterion] = {"CE": cross_entropy(), "CE, again": cross_entropy()}
     forms |= {losses.get(loss).title: adjusted(loss, "latest") for loss in ("gce", "sl", "polysoft", "js")}
-    forms |= {"GCE, running": adjusted("gce", "running"), "GCE, read": adjusted("gce", "read")}
+    forms |= {f"GCE, {kind}": adjusted("gce", kind) for kind in ("running", "read", "noise rate")}
     stepped = {name: forms[name] for name in ("CE", "CE, again", "GCE", "GCE, read")}
     steps = in_turns(whole_steps(stepped, problem), arguments.rounds, shortest=0.0)
     parts = in_turns(alone(forms, problem), arguments.rounds, shortest=_SHORTEST)

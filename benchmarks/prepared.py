@@ -3,6 +3,7 @@
     python benchmarks/prepared.py adjusters/gce.safetensors adjusters/gce-prepared.safetensors
     python benchmarks/prepared.py adjusters/gce.safetensors adjusters/gce-lifted.safetensors --parts margins
     python benchmarks/prepared.py adjusters/gce.safetensors adjusters/gce-half.safetensors --lift 0.5
+    python benchmarks/prepared.py adjusters/gce.safetensors adjusters/gce-estimated.safetensors --noise-rate estimated
 
 Three things that were learned mean something else on other data. With ten classes the first two change nothing:
 
@@ -12,6 +13,9 @@ Three things that were learned mean something else on other data. With ten class
   loss pulls the less the more classes there are. Its first hyperparameter is set so that it pulls as with ten.
 - **Which classes are small.** Families part classes however alike they are. The heads have learned what asymmetric
   noise makes of class sizes; elsewhere a class gets the one whose size is nearest to its own (`Adjuster.sizes`).
+
+With ``--noise-rate`` it also says that its loss is to doubt no more labels than seem to be wrong: what an adjuster sees
+does not tell how many that are.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ import torch
 
 from narl.adjuster import Adjuster, packs
 from narl.adjuster.packs import Pack
+from narl.adjuster.worth import ESTIMATED
 from narl.bench import runs
 from narl.bench.runs import Run
 from narl.losses import RobustLoss
@@ -45,6 +50,13 @@ SECTION = """\
   made them. A class gets the head whose size is nearest to its own; where classes are alike, that is the middle one.
 
 With ten classes the first two change nothing.
+"""
+
+DOUBTS = """\
+## How many labels are wrong
+
+It does not see that, so it is estimated while training: labels are doubted by Bayes' rule and by what was learned, all
+in all no more than seem to be wrong (`narl.adjuster.worth.LabelWorth`). `noise_rate="ignored"` leaves that out.
 """
 
 RESULTS = Path(__file__).parent.parent / "results"
@@ -121,7 +133,13 @@ def sizes_of(row: Sequence[Run]) -> tuple[float, ...]:
     return tuple(round(float(share), 3) for share in np.mean(shares, axis=0))
 
 
-def prepared(pack: Pack, sizes: tuple[float, ...] | None, start: bool = True, lift: float = 1.0) -> Pack:
+def prepared(
+    pack: Pack,
+    sizes: tuple[float, ...] | None,
+    start: bool = True,
+    lift: float = 1.0,
+    noise_rate: str | None = None,
+) -> Pack:
     """The same for other data; see the top of this file.
 
     Args:
@@ -129,6 +147,7 @@ def prepared(pack: Pack, sizes: tuple[float, ...] | None, start: bool = True, li
         sizes: that the heads are for; None: families are found anew.
         start: whether the first snapshot is as strong with many classes as with ten.
         lift: how much of the logarithm of the number of classes margins are lifted by.
+        noise_rate: see :class:`narl.Adjuster`.
     """
     first, *learned = pack.snapshots
     if first.taken != 0 or first.heads.weight.any():
@@ -140,7 +159,7 @@ def prepared(pack: Pack, sizes: tuple[float, ...] | None, start: bool = True, li
         snapshot.hidden.weight.data[:, -1] *= lift  # with ten classes that column counts for nothing
     made = [beginning(first) if start else first.lifted(), *later]
     for snapshot in made:
-        snapshot.sizes = sizes
+        snapshot.sizes, snapshot.noise_rate = sizes, noise_rate
         snapshot.refit(snapshot.class_counts)
     about = dict(pack.about)
     if sizes is not None and start:
@@ -150,6 +169,8 @@ def prepared(pack: Pack, sizes: tuple[float, ...] | None, start: bool = True, li
             pull=_pull_of(made[0], 200),
             pull_of_ten=_pull_of(made[0], TEN),
         )
+    if noise_rate is not None:
+        about["section"] = "\n".join([*filter(None, [about.get("section")]), DOUBTS])
     return replace(pack, snapshots=tuple(made), about=about)
 
 
@@ -169,11 +190,12 @@ def main() -> None:
         "--parts", nargs="+", choices=PARTS, default=PARTS, help="some of the three; margins always are"
     )
     parser.add_argument("--lift", type=float, default=1.0, help="part of log(c / 10) that margins are lifted by")
+    parser.add_argument("--noise-rate", choices=(ESTIMATED,), help="have it doubt no more labels than seem to be wrong")
     given = parser.parse_args()
     pack = packs.read(given.source)
     row = [run for run in runs.read(RESULTS) if run.cell.slug in pack.about["cells"]]
     sizes = sizes_of(row) if "sizes" in given.parts else None
-    packs.write(given.target, prepared(pack, sizes, "start" in given.parts, given.lift))
+    packs.write(given.target, prepared(pack, sizes, "start" in given.parts, given.lift, given.noise_rate))
 
 
 if __name__ == "__main__":

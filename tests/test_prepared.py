@@ -112,3 +112,14 @@ def test_how_much_classes_say_is_known_from_ten_of_them_alone(study: ModuleType)
     pack = Pack(tuple(snapshot.refit([5] * 12) for snapshot in learned("gce").snapshots))
     with pytest.raises(SystemExit, match="12 classes"):
         study.prepared(pack, None)
+
+
+@pytest.mark.parametrize("sizes", [SIZES, None])
+def test_it_may_say_that_the_noise_rate_has_a_say(study: ModuleType, sizes: tuple[float, ...] | None) -> None:
+    pack, made = learned("gce"), study.prepared(learned("gce"), sizes, noise_rate="estimated")
+    assert [snapshot.noise_rate for snapshot in made.snapshots] == ["estimated", "estimated"]
+    assert "How many labels are wrong" in made.about["section"]
+    assert AdjustedLoss(made.snapshots, [5] * 20).worth is not None
+    for snapshot in made.snapshots:
+        snapshot.noise_rate = None
+    assert made.digest == study.prepared(pack, sizes).digest, "nothing else is changed"

@@ -20,25 +20,32 @@ IGNORED = "ignored"
 _SUREST, _SURE = 0.02, 0.2  # of a batch: samples of which the classifier is surest
 _MEMORY = 0.05  # of the training
 _LEAST, _MOST = 0.01, 0.95  # of what can be told from no noise, and from labels that say nothing
-_FEWEST = 0.1  # of the labels: that many always count
+_LARGEST = 10  # weight of a label, in what it has in cross entropy
+_NOTHING = 1e-30
 
 
 @final
 class LabelWorth(nn.Module):
     r"""A robust loss that doubts labels by Bayes' rule as well, all in all no more than there is noise.
 
-    Every loss here pulls at a label by a part :math:`k_i` of what cross entropy does (or, like SL, by more, which
-    counts as all of it). What that part should be depends on the number of classes c and on how many labels are wrong,
-    and an adjuster that was learned elsewhere does not know the second. Where a share η was moved to any other class, a
+    How much of its weight a label should keep depends on the number of classes c and on how many labels are wrong, and
+    an adjuster that was learned elsewhere does not know the second. Where a share η was moved to any other class, a
     label whose class has the probability p is right with
 
     .. math:: w = \Big(1 + \frac{1 - p}{p} \cdot \frac{\eta}{(1 - \eta)(c - 1)}\Big)^{-1}
 
-    So labels are doubted by :math:`d_i = 1 - k_i w_i`, and where a batch's doubts are more than there are wrong labels
-    of any kind, a share κ, they are made smaller. What is left of cross entropy is brought to its usual size, for a
-    loss that pulls at few labels learns slowly, and slow learners contradict more labels:
+    and Bayes' rule takes :math:`d_i = 1 - w_i` of its weight. Wrong labels that were not moved at random it cannot
+    tell; of those the learned loss knows more. Every loss here pulls at a label by some multiple :math:`k_i` of what
+    cross entropy does, so beside the others of its batch a label has :math:`r_i = k_i / \bar k`. If a share κ of the
+    labels is wrong, of any kind, both together take no more than that, and the learned loss what Bayes' rule has left:
 
-    .. math:: \ell_i = -\frac{v_i}{\bar v} \log p_{y_i}, \qquad v_i = 1 - \min\big(1, \kappa / \bar d\big)\, d_i
+    .. math::
+        u_i = \Big(1 - \min(1, \tfrac{\kappa}{\bar d})\, d_i\Big) \big(1 - \alpha + \alpha r_i\big), \qquad
+        \alpha = \min\Big(1, \frac{(\kappa - \bar d)_+}{\overline{(1 - r)_+}}\Big)
+
+    What is left of cross entropy is brought to its usual size, for a loss that pulls at few labels learns slowly, and
+    slow learners contradict more labels: :math:`\ell_i = -v_i \log p_{y_i}` with :math:`v_i = u_i / \bar u`, at most
+    10. With κ = 0 it is cross entropy.
 
     **Both shares are estimated** while training, unless the noise rate is given, which then stands for both. κ is the
     share of labels that contradict the classifier in the fiftieth of a batch of which it is surest: as a rule it is
@@ -50,14 +57,14 @@ class LabelWorth(nn.Module):
     Both are averages with a memory of a twentieth of the training. After its first third nothing is counted any
     more: by then a classifier may know wrong labels by heart. In the first three hundredths, where it knows nothing, no
     label is doubted: the loss is cross entropy. One that knows wrong labels by heart within a third of its training
-    makes both too low, and then the loss does not do what it is for: there, give the rate, or leave it out.
+    makes both too low, and then wrong labels are believed: there, give the rate, or leave it out.
 
-    One that knows little where it is surest has a κ that is too high, and if it were believed, all but the labels that
-    the classifier likes already would be given up, and it would never learn the others. So until a third of the
-    training is done, an estimated κ counts for no more than three times the share that is.
+    One that knows little where it is surest has a κ that is too high. If it were believed at once, the learned loss
+    would give up all but the labels that the classifier likes already, and it would never learn the others. So until a
+    third of the training is done, an estimated κ counts in α for no more than three times the share that is.
 
     **Batches** should have 50 samples or more: the means are theirs, and the surest fiftieth is at least one sample. η
-    is taken from 0.01 to 0.95 (1 - 1 / c), and :math:`\bar v` is at least 0.1.
+    is taken from 0.01 to 0.95 (1 - 1 / c).
 
     Args:
         loss: the robust loss.
@@ -119,7 +126,7 @@ class LabelWorth(nn.Module):
 
     @property
     def _most_doubted(self) -> Tensor:
-        """κ as far as it is to be believed yet; trainings that are joined too late to count leave doubts as they are."""
+        """κ as far as it is to be believed yet; in trainings that are joined too late to count, all that there is."""
         if self.given is not None:
             return self.rate
         return torch.minimum(torch.where(self.counts[1] > 0, self.rate, 1.0), self.progress / self.END)
@@ -150,20 +157,30 @@ class LabelWorth(nn.Module):
             total: sums over the processes that train together.
 
         Returns:
-            The values, and v, from 0 to 1, without gradient: ``(N,)`` each.
+            The values; and u, at most 1, without gradient: ``(N,)`` each.
         """
         log_p, shares = _of_labels(logits, targets)
         with torch.no_grad():
             own = {name: value.to(log_p.dtype).unsqueeze(1) for name, value in hyperparameters.items()}
-            pulls = self._pull(log_p, **own).clamp(0, 1)
-            doubts = 1 - pulls * self._right(log_p)
-            number, doubted = total(torch.stack([shares.sum(), (shares * doubts).sum()])).unbind()
-            allowed = self._most_doubted.to(doubts) * number / doubted.clamp(min=torch.finfo(doubts.dtype).tiny)
-            doubts = torch.where(self.progress >= self.BEGIN, allowed.clamp(max=1), 0.0) * doubts
-            kept = 1 - doubts
-            (mean,) = (total((shares * kept).sum().unsqueeze(0)) / number).unbind()
-        values = -(shares * kept * log_p).sum(dim=1) / mean.clamp(min=_FEWEST)
-        return values, (shares * kept).sum(dim=1)
+            left, mean = self._left(self._pull(log_p, **own).clamp(min=0), 1 - self._right(log_p), shares, total)
+            left, mean = (torch.where(self.progress >= self.BEGIN, part, 1.0) for part in (left, mean))
+            weights = (left / mean.clamp(min=_NOTHING)).clamp(max=_LARGEST)
+        return -(shares * weights * log_p).sum(dim=1), (shares * left.clamp(max=1)).sum(dim=1)
+
+    def _left(
+        self, pulls: Tensor, doubts: Tensor, shares: Tensor, total: Callable[[Tensor], Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """u of each label that a sample may have, ``(N, 1 or c)``, from k and d; and its mean."""
+        sums = torch.stack([shares, shares * doubts, shares * pulls, shares * pulls * doubts]).sum(dim=(1, 2))
+        number, doubted, pulled, both = total(sums).clamp(min=_NOTHING).unbind()
+        by_rule = (self.rate.to(doubts) * number / doubted).clamp(max=1)
+        allowed = self._most_doubted.to(doubts) * number
+        relative = pulls * (number / pulled)
+        (lacking,) = total((shares * (1 - relative).clamp(min=0)).sum().unsqueeze(0)).clamp(min=_NOTHING).unbind()
+        by_loss = ((allowed - doubted).clamp(min=0) / lacking).clamp(max=1)
+        left = (1 - by_rule * doubts) * (1 - by_loss + by_loss * relative)
+        mean = (1 - by_loss) * (1 - by_rule * doubted / number) + by_loss * (1 - by_rule * both / pulled)
+        return left, mean
 
     @torch.no_grad()
     def right(self, logits: Tensor, targets: Tensor) -> Tensor:
