@@ -7,6 +7,7 @@ import io
 import math
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -111,9 +112,7 @@ def by_loops(
     share = min(1.0, max(0.0, min(most, float(worth.rate)) - np.mean(doubts)) / lacking)
     left = [(1 - scale * doubt) * (1 - share + share * one) for doubt, one in zip(doubts, relative, strict=True)]
     weights = [min(one / np.mean(left), 10.0) for one in left]
-    values = [
-        -one * float(z.log_softmax(0)[y]) for one, z, y in zip(weights, logits.double(), labels, strict=True)
-    ]
+    values = [-one * float(z.log_softmax(0)[y]) for one, z, y in zip(weights, logits.double(), labels, strict=True)]
     return values, [min(one, 1.0) for one in left]
 
 
@@ -438,11 +437,9 @@ def test_adjusters_bring_along_whether_the_noise_rate_has_a_say(made: Any, given
     snapshots = along()
     for snapshot in snapshots:
         snapshot.noise_rate = made
-    criteria = [
-        AdjustedLoss(snapshots, [10] * 5, total_steps=30, robust_start=0.2, noise_rate=given),
-        methods.build("T-GCE", setting_of("T-GCE"), adjusters=snapshots, noise_rate=given).criterion,
-    ]
-    for criterion in criteria:
+    method: Any = methods.build("T-GCE", setting_of("T-GCE"), adjusters=snapshots, noise_rate=given)
+    alone = AdjustedLoss(snapshots, [10] * 5, total_steps=30, robust_start=0.2, noise_rate=given)
+    for criterion in (alone, method.criterion):
         says = None if criterion.worth is None else criterion.worth.given or "estimated"
         assert says == found
 
