@@ -261,6 +261,7 @@ BLOCKS: dict[str, dict[str, Callable[[], list[Table]]]] = {
         "table-adjusters": table_adjusters.tables,
         "small-images": small_images.tables,
         "noise-rates": noise_rates.tables,
+        "many": functools.partial(study_tables, "many"),
         "turned": functools.partial(study_tables, "turned"),
         "texts": functools.partial(study_tables, "texts"),
         "texts-tables": functools.partial(study_tables, "texts-tables"),
