@@ -23,6 +23,7 @@ import torch
 import travel
 from narl import AdjustedLoss, losses
 from narl.adjuster import packs
+from narl.adjuster.worth import IGNORED
 from narl.bench.tables import Table
 from narl.train.environment import environment
 from travel import Drawn
@@ -31,7 +32,7 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results" / "noise-rates.jsonl"
 LOSSES = ("gce", "sl", "polysoft", "js")
 NOISE = (("clean", 0.0), ("symmetric", 0.2), ("symmetric", 0.4), ("symmetric", 0.6), ("pair", 0.2), ("pair", 0.4))
-FORMS = {"": None, ", noise estimated": "estimated", ", noise given": "given"}
+FORMS = {"": IGNORED, ", noise estimated": "estimated", ", noise given": "given"}
 
 
 def _clusters(informative: int, seed: int) -> dict[str, Any]:

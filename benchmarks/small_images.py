@@ -32,6 +32,7 @@ import turned
 from judges import Judges
 from narl import AdjustedLoss, losses, noise
 from narl.adjuster import packs
+from narl.adjuster.worth import IGNORED
 from narl.bench.tables import Table
 from narl.errors import UnknownNameError
 from narl.train.environment import environment
@@ -331,7 +332,9 @@ def run(
             named = called + how, pack.digest
             if named not in known:
                 asked.setdefault(loss, []).append(named)
-                criterion = AdjustedLoss(pack.snapshots, counts, serves=serves, margin=margin, noise_rate=noise_rate)
+                criterion = AdjustedLoss(
+                    pack.snapshots, counts, serves=serves, margin=margin, noise_rate=noise_rate or IGNORED
+                )
                 forms.setdefault(loss, []).append(criterion)
         others = [value for value in values if (_called(value), "") not in known]
         if not asked and not others:

@@ -629,7 +629,7 @@ def test_data_that_nobody_knows() -> None:
 def test_copies_of_before_there_were_kinds() -> None:
     adjuster = taught(input="margin+progress")
     state = adjuster.__dict__.copy()
-    for name in ("data", "least_steps", "_measure", "_besides"):
+    for name in ("data", "least_steps", "noise_rate", "_measure", "_besides"):
         state.pop(name)
     old = Adjuster.__new__(Adjuster)
     old.__setstate__(state)

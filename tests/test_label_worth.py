@@ -26,7 +26,7 @@ from narl.adjuster import files, packs
 from narl.adjuster.packs import Pack
 from narl.adjuster.worth import LabelWorth
 from narl.errors import OptionError
-from narl.integrations.learning import start
+from narl.integrations.learning import criterion_of, start
 from narl.train import methods
 
 ADJUSTABLE = [name for name in losses.names() if losses.get(name).hyperparameters]
@@ -89,6 +89,26 @@ def test_what_a_loss_pulls_is_its_slope(name: str, log_p: float, data: Any) -> N
     assert_close(found, slope, rtol=2e-3, atol=2e-4)
 
 
+def mostly_liked(n: int = 40, c: int = 5) -> tuple[Tensor, Tensor]:
+    """As the classifier has it, but for a tenth: Bayes' rule doubts few of them, and leaves the learned loss some."""
+    logits, labels = batch(n, c)
+    return logits, torch.where(torch.arange(n) % 10 == 0, labels, logits.argmax(1))
+
+
+def spread_over(name: str, n: int) -> dict[str, Tensor]:
+    """Hyperparameters of each sample, anywhere within their spans."""
+    generator = torch.Generator().manual_seed(5)
+    return {
+        h.name: h.span[0] + (h.span[1] - h.span[0]) * torch.rand(n, generator=generator)
+        for h in losses.get(name).hyperparameters
+    }
+
+
+def counts_of(worth: LabelWorth, kappa: float, eta: float) -> LabelWorth:
+    worth.counts.copy_(torch.tensor([kappa, 1.0, eta, 1.0]))
+    return worth
+
+
 def by_loops(
     worth: LabelWorth, name: str, logits: Tensor, labels: Tensor, given: dict[str, Tensor], most: float = 1.0
 ) -> Any:
@@ -117,20 +137,60 @@ def by_loops(
 
 
 @pytest.mark.parametrize("name", ADJUSTABLE)
+@pytest.mark.parametrize("labelled", [batch, mostly_liked])
 @pytest.mark.parametrize("rate", [0.05, 0.3, 0.7])
-def test_the_loss_is_what_the_formulas_say(name: str, rate: float) -> None:
-    logits, labels = batch()
-    generator = torch.Generator().manual_seed(5)
-    given_values = {
-        h.name: h.span[0] + (h.span[1] - h.span[0]) * torch.rand(40, generator=generator)
-        for h in losses.get(name).hyperparameters
-    }
+def test_the_loss_is_what_the_formulas_say(
+    name: str, labelled: Callable[[], tuple[Tensor, Tensor]], rate: float
+) -> None:
+    logits, labels = labelled()
+    given_values = spread_over(name, 40)
     worth = worth_of(5, rate, name).at(0.6)
     values, kept = worth(logits, labels, given_values)
     expected_values, expected = by_loops(worth, name, logits, labels, given_values)
     assert_close(kept.double(), torch.tensor(expected), rtol=1e-3, atol=1e-4)
     assert_close(values.double(), torch.tensor(expected_values), rtol=1e-3, atol=1e-4)
     assert float(1 - kept.mean()) <= rate + 1e-5, "doubts are no more than there are wrong labels"
+
+
+@pytest.mark.parametrize("name", ADJUSTABLE)
+@pytest.mark.parametrize("progress", [0.05, 0.1, 0.3, 0.5])
+def test_the_learned_loss_doubts_what_bayes_rule_has_left(name: str, progress: float) -> None:
+    """In all no more than three times the share of the training that is done, until that is a third."""
+    logits, labels = mostly_liked(200)
+    given_values = spread_over(name, 200)
+    worth = counts_of(worth_of(5, loss=name), 0.6, 0.1).at(progress)
+    values, kept = worth(logits, labels, given_values)
+    expected_values, expected = by_loops(worth, name, logits, labels, given_values, 3 * progress)
+    assert_close(kept.double(), torch.tensor(expected), rtol=1e-3, atol=1e-4)
+    assert_close(values.double(), torch.tensor(expected_values), rtol=1e-3, atol=1e-4)
+    by_rule = 1 - float(worth.right(logits, labels).mean())
+    assert by_rule - 1e-4 < float(1 - kept.mean()) < min(0.6, 3 * progress) + 1e-5
+    early = float(worth.at(0.04)(logits, labels, given_values)[1].mean())
+    assert float(worth.at(0.6)(logits, labels, given_values)[1].mean()) < early, "more of it later"
+
+
+def test_no_label_has_more_than_ten_times_its_weight() -> None:
+    """Where the loss pulls at one of forty alone."""
+    logits = torch.zeros(40, 5)
+    logits[0, 0] = 6.0
+    labels, q = torch.zeros(40, dtype=torch.int64), torch.full((40,), 4.0)
+    values, kept = counts_of(worth_of(5), 0.95, 0.0).at(0.6)(logits, labels, {"q": q})
+    weights = values / losses.ce(logits, labels)
+    assert float(weights[0]) == pytest.approx(10)
+    assert float(kept[0]) == 1
+    assert 0 < float(weights[1:].max()) < 1
+
+
+@pytest.mark.parametrize("name", ["polysoft", "sl"])
+def test_a_loss_that_pulls_at_no_label_leaves_them_to_bayes_rule(name: str) -> None:
+    """And at its usual size, for what is given up alike is not given up."""
+    logits, labels = -batch(40, 5)[0].abs(), torch.zeros(40, dtype=torch.int64)
+    nothing = {"polysoft": {"lam": 1e-3, "d": 2.0}, "sl": {"gamma1": 0.0, "gamma2": 0.0}}[name]
+    worth = worth_of(5, 0.4, name).at(0.5)
+    values, _ = worth(logits, labels, {key: torch.full((40,), value) for key, value in nothing.items()})
+    right = worth.right(logits, labels)
+    left = 1 - (1 - right) * min(1.0, 0.4 / float((1 - right).mean()))
+    assert_close(values, left / left.mean() * losses.ce(logits, labels), rtol=1e-4, atol=1e-5)
 
 
 def test_gradients_are_those_of_weighed_cross_entropy() -> None:
@@ -244,23 +304,6 @@ def test_no_label_is_doubted_before_anything_is_known() -> None:
     assert 0.05 < float(1 - later.mean()) < 0.1 + 1e-6
 
 
-@pytest.mark.parametrize("progress", [0.05, 0.1, 0.2, 0.4])
-def test_who_contradicts_labels_is_not_believed_at_once(progress: float) -> None:
-    """By the learned loss no more are doubted than three times the share of the training that is done."""
-    logits, labels = batch(400, 6)
-    first = logits.argmax(1)
-    labels = torch.where(first == labels, (first + 1) % 6, labels)
-    logits = logits.scatter(1, labels.unsqueeze(1), logits.amax(1, keepdim=True) - 0.5)  # each is second
-    worth, hyperparameters = worth_of(6), {"q": torch.ones(400)}
-    counted(worth.at(min(progress, 0.3)), logits, labels)
-    assert (float(worth.rate), float(worth.at_random)) == (1, 0)
-    values, kept = worth.at(progress)(logits, labels, hyperparameters)
-    expected_values, expected = by_loops(worth, "gce", logits, labels, hyperparameters, 3 * progress)
-    assert_close(kept.double(), torch.tensor(expected), rtol=1e-3, atol=1e-4)
-    assert_close(values.double(), torch.tensor(expected_values), rtol=1e-3, atol=1e-4)
-    assert float(1 - kept.mean()) <= 3 * progress
-
-
 def test_labels_that_are_wrong_at_random_are_doubted_at_once() -> None:
     logits, labels = batch(400)
     worth = worth_of(5)
@@ -290,9 +333,9 @@ def accuracy(rate: str | None, loss: str) -> float:
 
 
 def test_who_learns_slowly_does_not_end_with_what_it_says_at_first() -> None:
-    """Cross entropy has 0.07 here, JS and SL 0.16; believed at once, estimates that are too high gave 0.08 and 0.11."""
+    """Cross entropy has 0.07 here, JS and SL 0.14."""
     plain = accuracy(None, "js")
-    assert min(accuracy("estimated", loss) for loss in ("js", "sl")) > plain + 0.06
+    assert min(accuracy("estimated", loss) for loss in ("js", "sl")) > plain + 0.04
 
 
 def test_a_given_rate_is_believed_at_once() -> None:
@@ -416,9 +459,9 @@ def test_a_count_goes_on_in_copies_and_files(through: Callable[[AdjustedLoss], A
 
 def test_states_of_criteria_with_and_without_a_noise_rate() -> None:
     plain, knows = (AdjustedLoss(along(), [10] * 5, total_steps=9, noise_rate=rate) for rate in (None, 0.4))
-    with pytest.raises(OptionError, match="of a criterion without noise_rate: leave it out, or give 'ignored'"):
+    with pytest.raises(OptionError, match="of a criterion without noise_rate: give noise_rate, 'ignored'"):
         knows.load_state_dict(plain.state_dict())
-    with pytest.raises(OptionError, match="of a criterion with noise_rate: give it"):
+    with pytest.raises(OptionError, match="of a criterion with noise_rate: give noise_rate, the one"):
         plain.load_state_dict(knows.state_dict())
 
 
@@ -444,6 +487,29 @@ def test_adjusters_bring_along_whether_the_noise_rate_has_a_say(made: Any, given
         assert says == found
 
 
+def test_snapshots_that_disagree_are_not_of_one_adjuster() -> None:
+    snapshots = along()
+    snapshots[1].noise_rate = "estimated"
+    with pytest.raises(OptionError, match="snapshots with and without a noise rate"):
+        AdjustedLoss(snapshots, [10] * 5, total_steps=30)
+    assert AdjustedLoss(snapshots, [10] * 5, total_steps=30, noise_rate="ignored").worth is None
+
+
+def test_what_no_file_could_say_is_not_saved(tmp_path: Path) -> None:
+    (one, *_) = along()
+    one.noise_rate = "0.3"
+    with pytest.raises(OptionError, match=r"noise_rate = '0\.3' is nothing that adjusters say"):
+        one.save(tmp_path / "one.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+def test_integrations_leave_it_out() -> None:
+    snapshots = along()
+    for snapshot in snapshots:
+        snapshot.noise_rate = "estimated"
+    assert criterion_of(snapshots, torch.tensor([10] * 5), "auto", None).worth is None
+
+
 def test_boosted_losses_have_their_own_doubts() -> None:
     snapshots = along()
     for snapshot in snapshots:
@@ -456,6 +522,7 @@ def test_what_is_learned_on_trusts_its_own_margins() -> None:
     (one,) = along()[:1]
     one.noise_rate = "estimated"
     assert start("gce", torch.tensor([5, 5]), one, "latest", 0).noise_rate is None
+    assert Pack((one,)).input == "margin, latest, noise rate estimated"
 
 
 def test_adjusters_with_and_without_a_noise_rate_are_told_apart(tmp_path: Path) -> None:
@@ -474,7 +541,9 @@ def test_adjusters_with_and_without_a_noise_rate_are_told_apart(tmp_path: Path) 
 
 def test_a_single_adjuster_must_know_the_progress() -> None:
     criterion = AdjustedLoss(Adjuster("gce", [10] * 5), [10] * 5, noise_rate=0.4)
-    with pytest.raises(OptionError, match="noise_rate must know how much of the training is done"):
+    with pytest.raises(
+        OptionError, match=r"noise_rate \(which 'ignored' leaves out\) must know how much of the training is done"
+    ):
         criterion(*batch())
     assert torch.isfinite(criterion(*batch(), progress=0.5))
 
@@ -539,30 +608,31 @@ def test_options_on_the_command_line(tmp_path: Any) -> None:
 
 def test_two_parts_of_a_batch_are_the_whole() -> None:
     """Each process sees its part, and sums and counts of all."""
-    logits, labels = batch(400)
-    whole, parted, q = worth_of(5), worth_of(5), torch.full((400,), 0.5)
-    parts = (slice(200), slice(200, 400))
-    for worth in (whole, parted):
-        counted(worth.at(0.2), *batch(400, seed=1))
-    expected, kept = whole(logits, labels, {"q": q})
-    told: list[list[Tensor]] = [[], []]
+    logits, labels = mostly_liked(400)
+    whole, parted = (counts_of(worth_of(5), 0.6, 0.1).at(0.1) for _ in range(2))
+    q, parts = spread_over("gce", 400)["q"], (slice(100), slice(100, 400))
+    expected = whole(logits, labels, {"q": q})
+    known: list[Tensor] = []
 
-    def note(number: int) -> Callable[[Tensor], Tensor]:
-        def total(sums: Tensor) -> Tensor:
-            told[number].append(sums)
-            return sums
+    def sums_of(part: slice) -> list[Tensor]:
+        """What this process adds, if those sums are known that both have added before."""
+        added, ready = [], iter(known)
 
-        return total
+        def total(own: Tensor) -> Tensor:
+            added.append(own)
+            return next(ready, own)
 
-    for number, part in enumerate(parts):
-        parted(logits[part], labels[part], {"q": q[part]}, note(number))
-    sums = [own + other for own, other in zip(*told, strict=True)]
-    doubts = iter(sums[:1])
-    first = parted(logits[parts[0]], labels[parts[0]], {"q": q[parts[0]]}, lambda own: next(doubts, own))
-    assert_close(first[1], kept[parts[0]])
-    again = iter([sums[0], kept.sum().unsqueeze(0)])
-    values = parted(logits[parts[0]], labels[parts[0]], {"q": q[parts[0]]}, lambda _: next(again))[0]
-    assert_close(values, expected[parts[0]])
+        parted(logits[part], labels[part], {"q": q[part]}, total)
+        return added
+
+    for number in range(2):
+        known.append(sum(sums_of(part)[number] for part in parts))  # type: ignore[arg-type]
+    assert [len(sums) for sums in known] == [len(sums) for sums in sums_of(parts[0])] == [4, 1]
+    for part in parts:
+        ready = iter(known)
+        found = parted(logits[part], labels[part], {"q": q[part]}, lambda _, ready=ready: next(ready))
+        for ours, theirs in zip(found, expected, strict=True):
+            assert_close(ours, theirs[part])
     halves = [parted.looked(logits[part], labels[part]) for part in parts]
     counted(whole, logits, labels)
     parted.count(*(torch.cat(some) for some in zip(*halves, strict=True)))

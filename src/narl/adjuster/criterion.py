@@ -140,10 +140,9 @@ class AdjustedLoss(nn.Module):
                 running.count_from(0)
         self.snapshots = nn.ModuleList(snapshots)
         self.worth: LabelWorth | None = None
-        if noise_rate is None:
-            noise_rate = given[0].noise_rate
-        if noise_rate not in (None, IGNORED):
-            self.worth = LabelWorth(snapshots[0].robust_loss, len(snapshots[0].of_class), noise_rate)
+        told = _made_with(given) if noise_rate is None else noise_rate
+        if told not in (None, IGNORED):
+            self.worth = LabelWorth(snapshots[0].robust_loss, len(snapshots[0].of_class), told)
         self.reduction = reduction
         self.total_steps = None if total_steps is None else int(total_steps)
         # A tensor, for torch.compile would take a number for a constant; no buffer, for on a GPU reading it would make
@@ -284,7 +283,7 @@ class AdjustedLoss(nn.Module):
         if self.total_steps is None:
             several = len(self.snapshots) > 1
             which = f"{len(self.snapshots)} snapshots" if several else f"an adjuster of {self.at(0.0).input!r}"
-            which = "noise_rate" if self.worth is not None and not several else which
+            which = f"noise_rate (which {IGNORED!r} leaves out)" if self.worth is not None and not several else which
             raise OptionError(
                 f"{which} must know how much of the training is done: give AdjustedLoss total_steps=, the number of "
                 "batches of the whole training, or every call progress="
@@ -400,8 +399,8 @@ class AdjustedLoss(nn.Module):
             )
         weighed = any(name.startswith(f"{prefix}worth.") for name in state_dict)
         if kept and weighed != (self.worth is not None):
-            was, way = ("with", "give it") if weighed else ("without", f"leave it out, or give {IGNORED!r}")
-            raise OptionError(f"the state is of a criterion {was} noise_rate: {way}, as it was begun")
+            was, way = ("with", "the one that it was begun with") if weighed else ("without", repr(IGNORED))
+            raise OptionError(f"the state is of a criterion {was} noise_rate: give noise_rate, {way}")
         # Older states have no count, and those of before samples could stay unnamed have no averages.
         state_dict.setdefault(f"{prefix}_extra_state", self.get_extra_state())
         if self._counted is not None:
@@ -423,6 +422,14 @@ class AdjustedLoss(nn.Module):
         """Reduction and steps, for ``print``."""
         counted = "" if self.total_steps is None else f", step {self.steps} of {self.total_steps}"
         return f"reduction={self.reduction!r}{counted}"
+
+
+def _made_with(given: Sequence[Adjuster]) -> str | None:
+    """What adjusters say of the noise rate, if they agree."""
+    said = {adjuster.noise_rate for adjuster in given}
+    if len(said) > 1:
+        raise OptionError("snapshots with and without a noise rate: pass those of one adjuster, or give noise_rate=")
+    return said.pop()
 
 
 def _peers() -> int:

@@ -15,6 +15,7 @@ from narl import losses
 from narl.adjuster import files
 from narl.adjuster.families import Counts, Families, checked_counts
 from narl.adjuster.margins import RunningMargin, known_inputs, margin, measured, parsed
+from narl.adjuster.worth import ESTIMATED
 from narl.checks import check_logits
 from narl.errors import ClassCountsError, HyperparameterError, OptionError, SampleIdsError, nearest
 
@@ -391,6 +392,8 @@ class Adjuster(nn.Module):
 
     def header(self) -> files.Header:
         """What a file says about it."""
+        if self.noise_rate not in (None, ESTIMATED):
+            raise OptionError(f"noise_rate = {self.noise_rate!r} is nothing that adjusters say: {ESTIMATED!r}, or None")
         return files.Header(
             loss=self.robust_loss.name,
             ranges={name: list(span) for name, span in self.spans.items()},

@@ -61,6 +61,7 @@ class Pack:
         found: dict[str, None] = {}
         for one in self.snapshots:
             seen = f"{one.input}, {'latest' if one.running is None else 'running'}"
+            seen += "" if one.noise_rate is None else f", noise rate {one.noise_rate}"
             found[seen if one.data is None else f"on data of kind {one.data}: {seen}"] = None
         return "; ".join(found)
 

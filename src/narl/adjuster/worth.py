@@ -101,7 +101,9 @@ class LabelWorth(nn.Module):
         most = 1 - 1 / num_classes
         if isinstance(rate, (str, bool)) or not isinstance(rate, Real):
             if rate != ESTIMATED:
-                raise OptionError(f"noise_rate = {rate!r} is unknown: give the share of wrong labels, or 'estimated'")
+                raise OptionError(
+                    f"noise_rate = {rate!r} is unknown: give the share of wrong labels, {ESTIMATED!r} or {IGNORED!r}"
+                )
         elif not 0 <= rate < most:
             raise OptionError(
                 f"noise_rate = {rate} is no share of wrong labels with which {num_classes} classes can be learned: "
@@ -124,12 +126,12 @@ class LabelWorth(nn.Module):
         """κ as it is given or estimated so far, a scalar; nothing was seen yet: 0."""
         return self._share(0)
 
-    @property
-    def _most_doubted(self) -> Tensor:
-        """κ as far as it is to be believed yet; in trainings that are joined too late to count, all that there is."""
+    def _doubted(self) -> tuple[Tensor, Tensor]:
+        """How much may be doubted: κ, and as much of it as is to be believed yet; where nothing was counted, all."""
         if self.given is not None:
-            return self.rate
-        return torch.minimum(torch.where(self.counts[1] > 0, self.rate, 1.0), self.progress / self.END)
+            return self.rate, self.rate
+        most = torch.where(self.counts[1] > 0, self.rate, 1.0)
+        return most, torch.minimum(most, self.progress / self.END)
 
     @property
     def at_random(self) -> Tensor:
@@ -172,15 +174,16 @@ class LabelWorth(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """u of each label that a sample may have, ``(N, 1 or c)``, from k and d; and its mean."""
         sums = torch.stack([shares, shares * doubts, shares * pulls, shares * pulls * doubts]).sum(dim=(1, 2))
-        number, doubted, pulled, both = total(sums).clamp(min=_NOTHING).unbind()
-        by_rule = (self.rate.to(doubts) * number / doubted).clamp(max=1)
-        allowed = self._most_doubted.to(doubts) * number
-        relative = pulls * (number / pulled)
-        (lacking,) = total((shares * (1 - relative).clamp(min=0)).sum().unsqueeze(0)).clamp(min=_NOTHING).unbind()
-        by_loss = ((allowed - doubted).clamp(min=0) / lacking).clamp(max=1)
+        number, doubted, pulled, both = total(sums).unbind()
+        most, believed = (share.to(doubts) * number for share in self._doubted())
+        by_rule = (most / doubted.clamp(min=_NOTHING)).clamp(max=1)
+        scale = number / pulled.clamp(min=_NOTHING)  # of pulls that are all 0 nothing becomes 1
+        relative = pulls * scale
+        (lacking,) = total((shares * (1 - relative).clamp(min=0)).sum().unsqueeze(0)).unbind()
+        by_loss = ((believed - doubted).clamp(min=0) / lacking.clamp(min=_NOTHING)).clamp(max=1)
         left = (1 - by_rule * doubts) * (1 - by_loss + by_loss * relative)
-        mean = (1 - by_loss) * (1 - by_rule * doubted / number) + by_loss * (1 - by_rule * both / pulled)
-        return left, mean
+        mean = (1 - by_loss) * (number - by_rule * doubted) + by_loss * scale * (pulled - by_rule * both)
+        return left, mean / number
 
     @torch.no_grad()
     def right(self, logits: Tensor, targets: Tensor) -> Tensor:

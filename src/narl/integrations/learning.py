@@ -12,6 +12,7 @@ from torch.optim import Adam, Optimizer
 
 from narl.adjuster import AdjustedLoss, Adjuster
 from narl.adjuster.turns import meant_for
+from narl.adjuster.worth import IGNORED
 from narl.bilevel import MetaStep, Processes, StepReport
 from narl.bilevel.reports import observed
 from narl.errors import CheckpointError, OptionError
@@ -188,8 +189,12 @@ def loaded(given: Given) -> list[Adjuster]:
 
 
 def criterion_of(given: Given, class_counts: Tensor, margin: str, data: str | None) -> AdjustedLoss:
-    """The drop-in loss of adjusters that were learned before; one value a sample."""
-    return AdjustedLoss(loaded(given), class_counts, reduction="none", margin=margin, data=data)
+    """The drop-in loss of adjusters that were learned before; one value a sample.
+
+    The noise rate has no say: batches are small here, and a resumed training would have to know what was counted.
+    """
+    given = loaded(given)
+    return AdjustedLoss(given, class_counts, reduction="none", margin=margin, data=data, noise_rate=IGNORED)
 
 
 def means(margins: Tensor | None, hyperparameters: Mapping[str, Tensor]) -> dict[str, float]:
@@ -219,6 +224,6 @@ def start(loss: str, class_counts: Tensor, given: Given, margin: str, seed: int,
             raise OptionError(f"data = {data!r} says which adjuster to use, and none is given: leave it out")
         return Adjuster(loss, class_counts, margin=margin, generator=torch.Generator().manual_seed(seed))
     found = meant_for(loaded(given), data)
-    last = AdjustedLoss(found[-1], class_counts, margin=margin, data=data).at(0.0)
+    last = AdjustedLoss(found[-1], class_counts, margin=margin, data=data, noise_rate=IGNORED).at(0.0)
     last.data = last.least_steps = last.noise_rate = None  # what is learned from here on is learned on this data
     return last.requires_grad_(True)
