@@ -79,7 +79,7 @@ class LabelWorth(nn.Module):
         tensor([0.9879, 0.1774])
         >>> values, kept = worth(logits, torch.tensor([0, 1]), {"q": q})
         >>> kept
-        tensor([0.9762, 0.2238])
+        tensor([0.9884, 0.2116])
     """
 
     BEGIN, END = 0.03, 1 / 3
