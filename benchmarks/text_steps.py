@@ -36,7 +36,12 @@ from narl.train.settings import Settings
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results" / "text-steps.jsonl"
 ADJUSTERS = ROOT / "results" / "adjusters"
-FORMS = {"any data": "prepared", "tables": "texts", "texts": "real-texts"}
+FORMS = {
+    "any data": "prepared",
+    "any data, noise estimated": "estimated",
+    "tables": "texts",
+    "texts": "real-texts",
+}
 """What an adjuster is for, and how the files of those are called."""
 FIXED = "fixed"
 LOSSES = ("gce", "sl", "polysoft", "js")
