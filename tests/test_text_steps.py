@@ -50,7 +50,7 @@ def test_a_fixed_loss_is_trained_as_it_is(study: ModuleType) -> None:
     named = {(one.loss, one.form): study._method(one) for one in wanted}
     assert named == {("", ""): "CE", ("sl", "fixed"): "SL"} | {("sl", form): "T-SL" for form in study.FORMS}
     design = study.DESIGNS["fortunes"]
-    assert len(wanted) == len(set(wanted)) == len(design.draws) * len(design.sizes) * 5
+    assert len(wanted) == len(set(wanted)) == len(design.draws) * len(design.sizes) * len(named)
 
 
 def test_a_line_is_a_training_and_is_not_made_twice(study: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
