@@ -5,8 +5,9 @@
     python benchmarks/text_steps.py show
 
 A line is one `narl train`: cross entropy, a fixed loss, or a loss with an adjuster, which is the one for any data, from
-nine tasks of CIFAR-10, the one for tables, or the one for texts (:mod:`text_adjusters`, which saw neither the drawn
-texts nor the fortunes). Nothing that results are reported on is looked at.
+nine tasks of CIFAR-10, with estimated noise rates or without; the one for tables; or the one for texts
+(:mod:`text_adjusters`, which saw neither the drawn texts nor the fortunes). Nothing that results are reported on is
+looked at.
 """
 
 from __future__ import annotations
