@@ -9,7 +9,7 @@ results are reported on are not looked at.
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -45,15 +45,19 @@ def turned(
     return found, labels.astype(np.int64) + 10 * drawn
 
 
-def main(source: Path, target: Path) -> None:
+def main() -> None:
     """Turn both parts."""
-    given = np.load(source)
+    parser = argparse.ArgumentParser(description="CIFAR-10 with 200 classes")
+    parser.add_argument("source", type=Path, help="an .npz file with x_train, y_train, x_test and y_test")
+    parser.add_argument("target", type=Path)
+    paths = parser.parse_args()
+    given = np.load(paths.source)
     made: dict[str, NDArray[np.generic]] = {}
     for seed, part in enumerate(("train", "test")):
         images, labels = turned(given[f"x_{part}"], given[f"y_{part}"], seed)
         made |= {f"x_{part}": images, f"y_{part}": labels}
-    np.savez(target, **made)  # type: ignore[arg-type]
+    np.savez(paths.target, **made)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main()

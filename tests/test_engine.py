@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from engine_problem import ROWS, SAMPLES, Twin, apart, twin
 from narl.adjuster import Adjuster
@@ -78,6 +78,44 @@ def test_same_training_as_the_methods_own_step(name: str, optimizer: str) -> Non
     assert apart(other.model.state_dict().values(), own.model.state_dict().values()) < 1e-6
     assert apart(other.learned, own.learned) < 1e-4
     assert other.method.state_dict().keys() == own.method.state_dict().keys()
+
+
+def compiled(graph: fx.GraphModule) -> Callable[..., Any]:
+    """As on a GPU, but for the last part of the compiler, which would write kernels."""
+    return torch.compile(graph, dynamic=False, fullgraph=True, backend="aot_eager")
+
+
+@pytest.mark.parametrize("name", ["GCE", "T-GCE", "T-SL", "A-SL"])
+def test_compiled_losses_do_what_the_methods_own_do(name: str) -> None:
+    own, other = (twin(name, dtype=torch.float64, **METHODS[name]) for _ in range(2))
+    iteration = Iteration(other.model, other.optimizer, compile=compiled)
+    for batch in own.batches:
+        expected, found = own.method.step(*batch), played(other, iteration, batch)
+        assert list(found.hyperparameters) == list(expected.hyperparameters)
+        assert apart(values_of(found), values_of(expected)) < 1e-5
+    assert len(iteration._slopes) == 1
+    assert apart(other.model.state_dict().values(), own.model.state_dict().values()) < 1e-6
+    remembered = [list(tensors_of(one.method.state_dict())) for one in (own, other)]
+    assert len(remembered[0]) >= {"GCE": 0, "T-GCE": 1, "T-SL": 3, "A-SL": 1}[name]
+    for one, its in zip(*remembered, strict=True):
+        assert torch.equal(one.isnan(), its.isnan())
+        assert torch.allclose(one.nan_to_num(), its.nan_to_num(), atol=1e-4)
+
+
+def tensors_of(state: Any) -> Iterator[Tensor]:
+    """All of them, in dictionaries and lists."""
+    if isinstance(state, Tensor):
+        yield state
+    elif isinstance(state, (dict, list, tuple)):
+        for part in state.values() if isinstance(state, dict) else state:
+            yield from tensors_of(part)
+
+
+def test_losses_that_look_at_more_than_they_say_run_as_written() -> None:
+    for one in (twin("Forward"), twin("T-SL", trusted=5, **METHODS["T-SL"])):
+        move = one.method.move()
+        assert move is not None
+        assert move.objective is None
 
 
 def test_running_margins_are_remembered() -> None:

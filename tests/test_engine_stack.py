@@ -125,6 +125,33 @@ def test_each_goes_on_as_if_it_were_alone(mix: str) -> None:
 
 
 @pytest.mark.usefixtures("replaying")
+@pytest.mark.parametrize("mix", ["fixed", "transferred", "learned"])
+def test_the_same_with_their_losses_compiled_as_one(mix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs = []
+
+    def compile(graph: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    monkeypatch.setattr("narl.train.engine.STEPS_WORTH_COMPILING", 0)
+    monkeypatch.setattr("narl.train.engine.captured._compile", compile)
+    trainings = [one for one in MIXES[mix] if one[0] not in ("Forward", "ELR")]
+    own, stacked = some(trainings), some(trainings)
+    stack = Stack()
+    seats = seats_of(stack, stacked)
+    for number in range(12):
+        set_rates([*own, *stacked], 0.05 * (1 - number / 24))
+        found = stack.step(seats, [one.batches[number] for one in stacked])
+        for one, report in zip(own, found, strict=True):
+            check_same(report, one.method.step(*one.batches[number]))
+    check_same_state(stacked, own)
+    if mix == "learned":  # tangents as well, and what a look ahead needs
+        assert len(graphs) > 3
+    else:
+        assert len(graphs) == 3, "the passes forward and backward, and one graph for what all losses say and ask"
+
+
+@pytest.mark.usefixtures("replaying")
 def test_judged_by_another_loss_once_the_learning_rate_has_fallen() -> None:
     mix = [(name, {"every": 2, "clean_loss": "late"}) for name in ("A-GCE", "A-SL")]
     own, stacked = some(mix), some(mix)

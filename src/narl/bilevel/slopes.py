@@ -1,4 +1,4 @@
-"""A learned loss's side of a step as functions of plain tensors: what it asks of the logits, what that owes to θ.
+"""A loss's side of a step as functions of plain tensors: what it asks of the logits, what that owes to learned θ.
 
 The counterpart of :mod:`narl.bilevel.passes`: traced once at one batch shape, without state, ready to be compiled.
 """
@@ -21,7 +21,7 @@ from narl.bilevel.passes import Compile
 
 @final
 class Slopes:
-    """The functions of one learned loss at one batch shape.
+    """The functions of one loss at one batch shape.
 
     Args:
         objective: an ``nn.Module`` with ``loss`` and ``observe``, such as :class:`narl.Adjuster`.
@@ -29,6 +29,7 @@ class Slopes:
         targets: an example.
         ids: an example, ``(N,)``.
         compile: makes a fast function of a graph; None: the graph runs as it is.
+        learned: whether it is a loss that is learned; one that is not has :meth:`observed` alone.
     """
 
     def __init__(
@@ -39,15 +40,17 @@ class Slopes:
         ids: Tensor,
         *,
         compile: Compile | None = None,
+        learned: bool = True,
     ) -> None:
         self._objective = objective
-        self.learned = [name for name, p in objective.named_parameters() if p.requires_grad]
+        self.learned = [name for name, p in objective.named_parameters() if p.requires_grad and learned]
         self._names: list[str] = []
         make: Compile = compile or (lambda graph: graph)
         state, example = self._state(), (logits, targets, ids)
-        self._slope = make(_traced(self._trace_slope, state, *example))
         self._observed = make(_traced(self._trace_observed, state, *example))
-        self._response = make(_traced(self._trace_response, state, *example, torch.zeros_like(logits)))
+        if learned:
+            self._slope = make(_traced(self._trace_slope, state, *example))
+            self._response = make(_traced(self._trace_response, state, *example, torch.zeros_like(logits)))
 
     def slope(self, logits: Tensor, targets: Tensor, ids: Tensor) -> Tensor:
         """The mean loss's gradient by the logits, ``(N, c)``."""

@@ -64,7 +64,7 @@ class Iteration:
         self._place_of = {name: place for place, (name, _) in enumerate(model.named_parameters())}
         self._layout = Layout([parameter.detach() for parameter in self._trained.values()])
         self._passes: dict[tuple[Any, ...], Passes] = {}
-        self._slopes: Slopes | None = None
+        self._slopes: dict[nn.Module, Slopes] = {}
         self._clean: dict[CleanLoss, CleanSlope] = {}
         device = self._weights[0].device
         self._bad = torch.zeros((), device=device)
@@ -111,11 +111,13 @@ class Iteration:
         left = self._try(x, tangents=self._needs_tangents(move))
         if move.trainings is not None and self.culprits is None:
             self.culprits = Culprits(move.trainings, left.logits.device)
-        if move.learned is not None and self._slopes is None:
-            self._slopes = Slopes(move.learned, left.logits, y, ids, compile=self._compile)
-            self._slopes.slope(left.logits, y, ids)
-            self._slopes.observed(left.logits, y, ids, remember=False)
-            self._slopes.response(left.logits, y, ids, torch.zeros_like(left.logits))
+        if (objective := self._traced(move)) is not None and objective not in self._slopes:
+            slopes = Slopes(objective, left.logits, y, ids, compile=self._compile, learned=move.learned)
+            slopes.observed(left.logits, y, ids, remember=False)
+            if move.learned:
+                slopes.slope(left.logits, y, ids)
+                slopes.response(left.logits, y, ids, torch.zeros_like(left.logits))
+            self._slopes[objective] = slopes
         if move.meta is not None:
             assert clean is not None
             if self._learned_rates is None:
@@ -132,7 +134,11 @@ class Iteration:
 
     def _needs_tangents(self, move: Move) -> bool:
         """Compiling once for all steps is cheaper than keeping a little less; otherwise steps between do without."""
-        return move.meta is not None or (move.learned is not None and self._compile is not None)
+        return move.meta is not None or (move.learned and self._compile is not None)
+
+    def _traced(self, move: Move) -> nn.Module | None:
+        """The objective, where its loss is traced; one that is not learned gains nothing by that without compiling."""
+        return move.objective if move.learned or self._compile is not None else None
 
     def _key(self, x: Tensor, *, tangents: bool) -> tuple[Any, ...]:
         """Where the passes for a batch are; what has been compiled with tangents serves without as well."""
@@ -171,9 +177,8 @@ class Iteration:
         if move.meta is not None:
             assert clean is not None
             meta_loss = self._move_adjuster(move, move.meta, passes, left, x, y, ids, *clean)
-        if move.learned is not None:
-            assert self._slopes is not None
-            slope, loss, fields, margins = self._slopes.observed(left.logits, y, ids)
+        if (objective := self._traced(move)) is not None:
+            slope, loss, fields, margins = self._slopes[objective].observed(left.logits, y, ids)
         else:
             slope, loss = _slope(move.loss, left.logits, y, ids)
             fields, margins = move.observe(left.logits, y, ids)
@@ -204,9 +209,9 @@ class Iteration:
         clean_x: Tensor,
         clean_y: Tensor,
     ) -> Tensor:
-        assert self._slopes is not None
+        assert move.objective is not None
         assert self._learned_rates is not None
-        slopes, of_clean = self._slopes, self._passes[self._key(clean_x, tangents=False)]
+        slopes, of_clean = self._slopes[move.objective], self._passes[self._key(clean_x, tangents=False)]
         slope = slopes.slope(left.logits, y, ids)
         gradient = self._layout.joined(passes.backward(left, slope))
         moved, derivative = self._virtual(meta, gradient)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import final
 
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from narl import losses
 from narl.checks import at_least_float32
@@ -77,12 +77,18 @@ class FixedLoss(LossMethod):
         super().__init__(setting)
         self.loss = losses.get(loss)
         self.hyperparameters = spec(self.loss).checked(hyperparameters)
+        self._nothing = nn.Module()
         self._function = _FUSED.get(self.loss.function, self.loss.function)
 
     @property
     def phase(self) -> tuple[()]:
         """Always the same."""
         return ()
+
+    @property
+    def holder(self) -> nn.Module:
+        """It has no tensors."""
+        return self._nothing
 
     def values(self, logits: Tensor, y: Tensor, ids: Tensor) -> Tensor:
         """The loss of every sample, ``(N,)``."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from narl.adjuster import AdjustedLoss, Adjuster
 from narl.adjuster.pretrained import open_pack
@@ -144,6 +144,7 @@ class Transferred(LossMethod):
         self._in_place = _alike(self.criterion)
         self._serving = _stand_in(first) if self._in_place else first
         self._turn = 0
+        self._holders: dict[nn.Module, nn.Module] = {}
         self._objective = None if wrap is None else wrap(lambda: self.current, None)
 
     @property
@@ -188,6 +189,14 @@ class Transferred(LossMethod):
     def phase(self) -> int:
         """Which snapshot serves, where its weights cannot be taken over in place."""
         return 0 if self._in_place else self._turn
+
+    @property
+    def holder(self) -> nn.Module | None:
+        """What serves, and what says how much labels are worth."""
+        if self._objective is not None:
+            return None
+        parts = [self.current, *([] if self.criterion.worth is None else [self.criterion.worth])]
+        return self._holders.setdefault(self.current, nn.ModuleList(parts))
 
     def values(self, logits: Tensor, y: Tensor, ids: Tensor) -> Tensor:
         """The loss of every sample with its own hyperparameters, ``(N,)``."""
