@@ -192,6 +192,28 @@ def test_what_cannot_be_trained_says_why(small: tuple[Protocol, Place], trained:
     assert change.startswith("its adjusters were ")
 
 
+def test_what_files_say_of_the_noise_rate_counts_only_where_they_are_asked(
+    small: tuple[Protocol, Place], trained: Trained
+) -> None:
+    protocol, where = small
+    files = []
+    for number, rate in enumerate((None, "estimated")):
+        adjuster = Adjuster("sl", [5, 5, 5], generator=torch.Generator().manual_seed(9))
+        adjuster.noise_rate = rate
+        files.append(where.work.parent / f"{number}.safetensors")
+        adjuster.save(files[-1])
+    silent, speaking = (replace(where, adjusters=(str(file),)) for file in files)
+    asked = cell(protocol, "T-SL")
+    unasked = replace(asked, options=(("noise_rate", "ignored"),))
+    runs = [work.train(one, protocol, speaking) for one in (asked, unasked)]
+    assert [run is not None and "kept" in run.samples for run in runs] == [True, False]
+    for found in (grid.sort([asked, unasked], protocol, named) for named in (silent, speaking)):
+        assert unasked in found.done
+    assert grid.sort([asked], protocol, speaking).done == (asked,)
+    ((stale, _),) = grid.sort([asked], protocol, silent).stale
+    assert stale == asked
+
+
 def test_where_data_is() -> None:
     several = Place((("CIFAR-10", "a"), ("letters", "b")), Path("w"), Path("r"))
     assert [several.source(Task(name, "real")) for name in ("cifar-10", "CIFAR-10N", "LETTERS")] == ["a", "a", "b"]

@@ -90,15 +90,20 @@ class Pack:
         return digest(self.snapshots)
 
 
-def digest(snapshots: Sequence[Adjuster]) -> str:
+def digest(snapshots: Sequence[Adjuster], *, noise_rate: bool = True) -> str:
     """What tells snapshots from others: 16 digits that depend on what they compute and when they were taken.
 
     Whether they lie in one file or several, and what else is said about them, changes nothing.
+
+    Args:
+        snapshots: in order.
+        noise_rate: whether it counts what they say about the noise rate.
     """
     found = hashlib.blake2b(digest_size=8)
     for snapshot in snapshots:
         # Families are fitted to the data that it serves on, and where it serves changes nothing about what it computes.
         header = replace(snapshot.header(), class_counts=[], least_steps=None)
+        header = header if noise_rate else replace(header, noise_rate=None)
         found.update(json.dumps(header.to_json(), sort_keys=True).encode())
         for name, parameter in sorted(snapshot.named_parameters()):
             found.update(name.encode() + parameter.detach().cpu().contiguous().numpy().tobytes())

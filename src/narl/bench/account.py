@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from narl.adjuster import Adjuster, packs
 from narl.adjuster.margins import RunningMargin
 from narl.adjuster.turns import meant_for
+from narl.bench.asked import asks_file
 from narl.bench.cells import Cell
 from narl.bench.runs import Run
 from narl.train import methods
@@ -66,7 +67,7 @@ def account(cell: Cell, plan: Plan, folder: Path, asked: dict[str, Any]) -> Run:
             "milestones": list(plan.settings.milestones),
             "augment": plan.recipe.augment,
             "options": _options(plan),
-            "adjusters": [packs.digest(_serving(plan))] if plan.settings.adjusters else [],
+            "adjusters": [_digest(plan, cell)] if plan.settings.adjusters else [],
             "kind": plan.sets.train.kind,
             "data": plan.sets.fingerprint(),
             "train_samples": len(plan.sets.train),
@@ -94,6 +95,10 @@ def _stacked(run: RunFolder) -> dict[str, int]:
 def _serving(plan: Plan) -> list[Adjuster]:
     """Of the adjusters that were given, those for such data and so long a training."""
     return meant_for(load_adjusters(plan.settings.adjusters), plan.sets.train.kind, plan.total_steps)
+
+
+def _digest(plan: Plan, cell: Cell) -> str:
+    return packs.digest(_serving(plan), noise_rate=asks_file(cell))
 
 
 def _options(plan: Plan) -> dict[str, Any]:

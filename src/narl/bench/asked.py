@@ -88,8 +88,22 @@ def _other_shipped(run: Run) -> str | None:
     adjuster = None if loss is None else without_clean(loss, kind)[1]
     if adjuster is None:
         return None
-    before, now = run.settings.get("adjusters"), [digest_of([adjuster], kind, steps_of(run))]
+    before = run.settings.get("adjusters")
+    now = [digest_of([adjuster], kind, steps_of(run), noise_rate=asks_file(run.cell))]
     return None if before == now else f"its adjuster was {before}, the one that is shipped is {now} now"
+
+
+def asks_file(cell: Cell) -> bool:
+    """Whether the adjuster's file says if the noise rate has a say: not where an option does, nor in boosted losses.
+
+    Example:
+        >>> from narl.bench.cells import Task
+        >>> asks_file(Cell(Task("CIFAR-10N", "worst"), "resnet32", "short", "T-SL", 0))
+        True
+        >>> asks_file(Cell(Task("CIFAR-10N", "worst"), "resnet32", "short", "T-SL+", 0))
+        False
+    """
+    return "noise_rate" not in dict(cell.options) and not cell.method.endswith("+")
 
 
 def steps_of(run: Run) -> int | None:

@@ -12,7 +12,7 @@ from typing import Any, final
 
 from narl.bench import audits, crossed, reviewing, runs, tuning
 from narl.bench.account import account
-from narl.bench.asked import asked_of, steps_of, training_of
+from narl.bench.asked import asked_of, asks_file, steps_of, training_of
 from narl.bench.cells import Cell, Task
 from narl.bench.noise_labels import labels_of
 from narl.bench.protocol import BY_KIND, Protocol, import_modules
@@ -145,7 +145,7 @@ def other_adjusters(run: Run, place: Place) -> str | None:
     """Whether a transferred cell was trained with other adjusters than those that are named now; None: no."""
     found = _adjusters(run.cell, place)
     kind, before = run.settings.get("kind"), run.settings.get("adjusters")
-    named = [digest_of(found, kind, steps_of(run))] if found else []
+    named = [digest_of(found, kind, steps_of(run), noise_rate=asks_file(run.cell))] if found else []
     return f"its adjusters were {before}, are {named} now" if named and before != named else None
 
 

@@ -71,15 +71,18 @@ def kept_adjusters(folder: Path) -> tuple[str, ...]:
     return tuple(str(path) for path in sorted(folder.glob(_KEPT_BEFORE.format("*"))))
 
 
-def digest_of(paths: Sequence[str], data: str | None = None, steps: int | None = None) -> str:
+def digest_of(
+    paths: Sequence[str], data: str | None = None, steps: int | None = None, *, noise_rate: bool = True
+) -> str:
     """What tells learned adjusters apart, however they are kept; see :func:`narl.adjuster.packs.digest`.
 
     Args:
         paths: see :func:`load_adjusters`.
         data: the kind of data that they serve on: of adjusters for several kinds, the others do not matter.
         steps: of the training that they serve in; None: not known, so it counts as long.
+        noise_rate: whether it counts what they say about the noise rate.
     """
-    return packs.digest(meant_for(load_adjusters(paths), data, steps))
+    return packs.digest(meant_for(load_adjusters(paths), data, steps), noise_rate=noise_rate)
 
 
 def without_clean(loss: str | None = None, kind: str | None = None) -> tuple[str, str | None]:
