@@ -205,6 +205,7 @@ def test_what_files_say_of_the_noise_rate_counts_only_where_they_are_asked(
     silent, speaking = (replace(where, adjusters=(str(file),)) for file in files)
     asked = cell(protocol, "T-SL")
     unasked = replace(asked, options=(("noise_rate", "ignored"),))
+    as_made = replace(asked, options=(("noise_rate", None),))
     runs = [work.train(one, protocol, speaking) for one in (asked, unasked)]
     assert [run is not None and "kept" in run.samples for run in runs] == [True, False]
     for found in (grid.sort([asked, unasked], protocol, named) for named in (silent, speaking)):
@@ -212,6 +213,8 @@ def test_what_files_say_of_the_noise_rate_counts_only_where_they_are_asked(
     assert grid.sort([asked], protocol, speaking).done == (asked,)
     ((stale, _),) = grid.sort([asked], protocol, silent).stale
     assert stale == asked
+    assert work.train(as_made, protocol, speaking) is not None
+    assert [len(grid.sort([as_made], protocol, named).stale) for named in (silent, speaking)] == [1, 0]
 
 
 def test_where_data_is() -> None:

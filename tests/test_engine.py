@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +14,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from engine_problem import ROWS, SAMPLES, Twin, apart, twin
+from narl import losses
 from narl.adjuster import Adjuster
 from narl.bilevel import StepReport
 from narl.bilevel.optimizers import fill_state
@@ -20,6 +23,7 @@ from narl.train import engine
 from narl.train.defaults import decide
 from narl.train.engine.iteration import Iteration, drawn_on_host
 from narl.train.engine.rates import Rates
+from narl.train.methods.base import LossMethod
 from narl.train.settings import Settings
 
 
@@ -93,7 +97,7 @@ def test_compiled_losses_do_what_the_methods_own_do(name: str) -> None:
         expected, found = own.method.step(*batch), played(other, iteration, batch)
         assert list(found.hyperparameters) == list(expected.hyperparameters)
         assert apart(values_of(found), values_of(expected)) < 1e-5
-    assert len(iteration._slopes) == 1
+    assert iteration._slopes is not None or list(iteration._compiled.values()) != [None]
     assert apart(other.model.state_dict().values(), own.model.state_dict().values()) < 1e-6
     remembered = [list(tensors_of(one.method.state_dict())) for one in (own, other)]
     assert len(remembered[0]) >= {"GCE": 0, "T-GCE": 1, "T-SL": 3, "A-SL": 1}[name]
@@ -111,11 +115,61 @@ def tensors_of(state: Any) -> Iterator[Tensor]:
             yield from tensors_of(part)
 
 
-def test_losses_that_look_at_more_than_they_say_run_as_written() -> None:
+class InPhases(LossMethod):
+    """Cross entropy first, then twice that."""
+
+    factor = torch.ones(())
+
+    @property
+    def phase(self) -> str:
+        return "once" if self.steps < 3 else "twice"
+
+    @property
+    def compiles_with(self) -> nn.Module:
+        return nn.Module()
+
+    def values(self, logits: Tensor, y: Tensor, ids: Tensor) -> Tensor:
+        return losses.ce(logits, y) * (1 if self.steps < 3 else 2)
+
+
+class Elsewhere(InPhases):
+    """Looks at a tensor that it does not say."""
+
+    def values(self, logits: Tensor, y: Tensor, ids: Tensor) -> Tensor:
+        return super().values(logits, y, ids) * self.factor
+
+
+@pytest.mark.parametrize("kind", [InPhases, Elsewhere])
+def test_a_loss_that_changes_is_compiled_anew_or_runs_as_written(kind: type[InPhases]) -> None:
+    own, other = twin("CE", dtype=torch.float64), twin("CE", dtype=torch.float64)
+    for one in (own, other):
+        one.method = kind(one.method.setting)  # type: ignore[attr-defined]
+    iteration = Iteration(other.model, other.optimizer, compile=compiled)
+    for batch in own.batches:
+        expected, found = own.method.step(*batch), played(other, iteration, batch)
+        assert apart(values_of(found), values_of(expected)) < 1e-5
+    assert {phase: made is not None for phase, made in iteration._compiled.items()} == dict.fromkeys(
+        ("once", "twice"), kind is InPhases
+    )
+
+
+def test_where_samples_are_trusted_or_nobody_has_said_what_it_looks_at_a_loss_runs_as_written() -> None:
     for one in (twin("Forward"), twin("T-SL", trusted=5, **METHODS["T-SL"])):
         move = one.method.move()
         assert move is not None
-        assert move.objective is None
+        assert move.holder is None
+
+
+def test_a_training_that_is_over_keeps_nothing_alive() -> None:
+    one = twin("T-SL", **METHODS["T-SL"])
+    played(one, Iteration(one.model, one.optimizer), one.batches[0])
+    remembered = weakref.ref(one.method), weakref.ref(one.model)
+    gc.disable()
+    try:
+        del one
+        assert [seen() for seen in remembered] == [None, None]
+    finally:
+        gc.enable()
 
 
 def test_running_margins_are_remembered() -> None:

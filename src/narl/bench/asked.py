@@ -103,7 +103,7 @@ def asks_file(cell: Cell) -> bool:
         >>> asks_file(Cell(Task("CIFAR-10N", "worst"), "resnet32", "short", "T-SL+", 0))
         False
     """
-    return "noise_rate" not in dict(cell.options) and not cell.method.endswith("+")
+    return dict(cell.options).get("noise_rate") is None and not cell.method.endswith("+")
 
 
 def steps_of(run: Run) -> int | None:

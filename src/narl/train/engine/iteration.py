@@ -7,7 +7,7 @@ The same training as ``Method.step``, in a form that can be compiled and capture
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -64,7 +64,8 @@ class Iteration:
         self._place_of = {name: place for place, (name, _) in enumerate(model.named_parameters())}
         self._layout = Layout([parameter.detach() for parameter in self._trained.values()])
         self._passes: dict[tuple[Any, ...], Passes] = {}
-        self._slopes: dict[nn.Module, Slopes] = {}
+        self._slopes: Slopes | None = None
+        self._compiled: dict[Hashable, Slopes | None] = {}  # losses that are not learned, by phase; None: cannot be
         self._clean: dict[CleanLoss, CleanSlope] = {}
         device = self._weights[0].device
         self._bad = torch.zeros((), device=device)
@@ -111,13 +112,13 @@ class Iteration:
         left = self._try(x, tangents=self._needs_tangents(move))
         if move.trainings is not None and self.culprits is None:
             self.culprits = Culprits(move.trainings, left.logits.device)
-        if (objective := self._traced(move)) is not None and objective not in self._slopes:
-            slopes = Slopes(objective, left.logits, y, ids, compile=self._compile, learned=move.learned)
-            slopes.observed(left.logits, y, ids, remember=False)
-            if move.learned:
-                slopes.slope(left.logits, y, ids)
-                slopes.response(left.logits, y, ids, torch.zeros_like(left.logits))
-            self._slopes[objective] = slopes
+        if move.learned is not None and self._slopes is None:
+            self._slopes = Slopes(move.learned, left.logits, y, ids, compile=self._compile)
+            self._slopes.slope(left.logits, y, ids)
+            self._slopes.observed(left.logits, y, ids, remember=False)
+            self._slopes.response(left.logits, y, ids, torch.zeros_like(left.logits))
+        if move.holder is not None and self._compile is not None and move.phase not in self._compiled:
+            self._compiled[move.phase] = self._try_loss(move, move.holder, left.logits, y, ids)
         if move.meta is not None:
             assert clean is not None
             if self._learned_rates is None:
@@ -132,13 +133,21 @@ class Iteration:
                 )
             self._clean[judged](logits, clean[1])
 
+    def _try_loss(self, move: Move, holder: nn.Module, logits: Tensor, y: Tensor, ids: Tensor) -> Slopes | None:
+        """The move's loss, compiled; None where it cannot be: then it runs as it is written."""
+        judged = _Judged(holder, move)
+        try:
+            slopes = Slopes(judged, logits, y, ids, compile=self._compile, learned=False)
+            slopes.observed(logits, y, ids, remember=False)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # it looks at other tensors, or is compiled already; what is wrong otherwise will be raised
+            return None
+        return slopes
+
     def _needs_tangents(self, move: Move) -> bool:
         """Compiling once for all steps is cheaper than keeping a little less; otherwise steps between do without."""
-        return move.meta is not None or (move.learned and self._compile is not None)
-
-    def _traced(self, move: Move) -> nn.Module | None:
-        """The objective, where its loss is traced; one that is not learned gains nothing by that without compiling."""
-        return move.objective if move.learned or self._compile is not None else None
+        return move.meta is not None or (move.learned is not None and self._compile is not None)
 
     def _key(self, x: Tensor, *, tangents: bool) -> tuple[Any, ...]:
         """Where the passes for a batch are; what has been compiled with tangents serves without as well."""
@@ -177,8 +186,9 @@ class Iteration:
         if move.meta is not None:
             assert clean is not None
             meta_loss = self._move_adjuster(move, move.meta, passes, left, x, y, ids, *clean)
-        if (objective := self._traced(move)) is not None:
-            slope, loss, fields, margins = self._slopes[objective].observed(left.logits, y, ids)
+        traced = self._slopes if move.learned is not None else self._compiled.get(move.phase)
+        if traced is not None:
+            slope, loss, fields, margins = traced.observed(left.logits, y, ids)
         else:
             slope, loss = _slope(move.loss, left.logits, y, ids)
             fields, margins = move.observe(left.logits, y, ids)
@@ -209,9 +219,9 @@ class Iteration:
         clean_x: Tensor,
         clean_y: Tensor,
     ) -> Tensor:
-        assert move.objective is not None
+        assert self._slopes is not None
         assert self._learned_rates is not None
-        slopes, of_clean = self._slopes[move.objective], self._passes[self._key(clean_x, tangents=False)]
+        slopes, of_clean = self._slopes, self._passes[self._key(clean_x, tangents=False)]
         slope = slopes.slope(left.logits, y, ids)
         gradient = self._layout.joined(passes.backward(left, slope))
         moved, derivative = self._virtual(meta, gradient)
@@ -283,6 +293,16 @@ class Iteration:
         size = one.abs().sum() + other.abs().sum()
         wrong = (one.sum() - other.sum()).abs() > _TOLERANCE[slope.dtype] * size
         self._bad_tangent.copy_(torch.where(wrong, 1.0, self._bad_tangent))
+
+
+@final
+class _Judged(nn.Module):
+    """The loss of a move that is not learned as a module, which has the tensors of what holds them."""
+
+    def __init__(self, holder: nn.Module, move: Move) -> None:
+        super().__init__()
+        self.holder = holder
+        self.loss, self.observe = move.loss, move.observe
 
 
 def drawn_on_host(device: torch.device) -> tuple[Any, ...]:

@@ -38,7 +38,7 @@ class Joint(Method):
         self.name = ", ".join(seat.method.name for seat in seats)
         self.model = joined([seat.model for seat in self.seats]).train()
         self.optimizer = _joint_optimizer(self.model, [seat.optimizer for seat in self.seats])
-        self._objectives: dict[tuple[nn.Module, ...], Objectives] = {}
+        self._objectives: Objectives | None = None
         self._metas: Metas | None = None
         self._loose = True
         self._tie_weights()
@@ -98,38 +98,32 @@ class Joint(Method):
         rates = {float(group["lr"]) for seat in self.seats for group in seat.optimizer.param_groups}
         if len(moves) < len(self.seats) or len(rates) > 1:
             return None
+        learned = [move.learned for move in moves if move.learned is not None]
         metas = [move.meta for move in moves if move.meta is not None]
-        learned = moves[0].learned
-        if any(move.learned != learned for move in moves) or len(metas) not in (0, len(moves)):
+        if len(learned) not in (0, len(moves)) or len(metas) not in (0, len(moves)):
             return None
         self.optimizer.param_groups[0]["lr"] = rates.pop()
         if self._loose:
             self._tie_buffers()
-        objectives = self._objectives_of(moves)
-        judged = Losses(moves) if objectives is None else objectives
+        if learned and self._objectives is None:
+            self._objectives = Objectives(learned)
+        objectives = self._objectives if learned else Losses(moves)
+        assert objectives is not None
         return Move(
             tuple(move.phase for move in moves),
-            judged.loss,
-            judged.observe,
-            objectives,
-            None if objectives is None or not metas else self._look_ahead(metas, objectives),
-            learned,
+            objectives.loss,
+            objectives.observe,
+            self._objectives if learned else None,
+            self._look_ahead(metas) if metas else None,
             trainings=len(moves),
             shared=self.shared is not None,
+            holder=None if learned else _holder([move.holder for move in moves]),
         )
 
-    def _objectives_of(self, moves: Sequence[Move]) -> Objectives | None:
-        """Those of the moves as one, the same one for the same ones; None where one has none."""
-        parts = tuple(move.objective for move in moves if move.objective is not None)
-        if len(parts) < len(moves):
-            return None
-        if parts not in self._objectives:
-            self._objectives[parts] = Objectives(parts)
-        return self._objectives[parts]
-
-    def _look_ahead(self, metas: list[LookAhead], objectives: Objectives) -> Metas:
+    def _look_ahead(self, metas: list[LookAhead]) -> Metas:
+        assert self._objectives is not None
         if self._metas is None:
-            self._metas = Metas(metas, objectives)
+            self._metas = Metas(metas, self._objectives)
         self._metas.refresh()
         return self._metas
 
@@ -180,6 +174,12 @@ def _joint_optimizer(model: nn.Module, optimizers: Sequence[Optimizer]) -> Optim
 
 
 _SGD_SETTINGS = ("momentum", "dampening", "weight_decay", "nesterov", "maximize", "foreach", "fused")
+
+
+def _holder(parts: Sequence[nn.Module | None]) -> nn.Module | None:
+    """What holds the tensors of all; None where that of one is not known."""
+    known = [part for part in parts if part is not None]
+    return nn.ModuleList(known) if len(known) == len(parts) else None
 
 
 def _besides(report: StepReport) -> dict[str, Tensor]:

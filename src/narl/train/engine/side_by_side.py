@@ -48,12 +48,12 @@ class Losses:
 
 @final
 class Objectives(nn.Module):
-    """Losses that are modules, as :class:`Losses`; they are learned together, or not at all."""
+    """Learned losses, as :class:`Losses`, that are learned together."""
 
-    def __init__(self, parts: Sequence[nn.Module]) -> None:
+    def __init__(self, learned: Sequence[nn.Module]) -> None:
         super().__init__()
-        self.parts = nn.ModuleList(parts)
-        self._all = Losses([Move((), one.loss, one.observe) for one in parts])  # type: ignore[arg-type]
+        self.learned = nn.ModuleList(learned)
+        self._all = Losses([Move((), one.loss, one.observe) for one in learned])  # type: ignore[arg-type]
 
     def loss(self, logits: Tensor, targets: Tensor, ids: Tensor) -> Tensor:
         """The sum of theirs, ``(N,)``."""

@@ -132,13 +132,13 @@ class Move:
         phase: two moves of one method with equal phases are the same computation on other tensors.
         loss: ``(logits, y, ids) -> (N,)``.
         observe: ``(logits, y, ids)`` to values by name and margins, each ``(N,)``; once a step.
-        objective: the module whose ``loss`` and ``observe`` these are, if its parameters and buffers are all the
-            tensors that they look at besides the batch: then they can be compiled.
-        meta: what moves the objective first, in meta steps.
-        learned: whether the objective is one that is learned.
+        learned: the module whose ``loss`` and ``observe`` these are, if it is one that is learned.
+        meta: what moves the learned loss first, in meta steps.
         trainings: how many this is a step of, with logits side by side (:mod:`narl.train.engine.stack`); None: a step
             like any other.
         shared: whether these trainings learn one loss together, each with its share of the hypergradient.
+        holder: where nothing is learned, the module whose parameters and buffers are all the tensors that ``loss`` and
+            ``observe`` look at besides the batch: then they can be compiled.
 
     Example:
         >>> Move((), nn.functional.cross_entropy, lambda logits, y, ids: ({}, margin(logits, y))).meta is None
@@ -148,11 +148,11 @@ class Move:
     phase: Hashable
     loss: Callable[..., Tensor]
     observe: Callable[..., tuple[dict[str, Tensor], Tensor]]
-    objective: nn.Module | None = None
+    learned: nn.Module | None = None
     meta: LookAhead | None = None
-    learned: bool = False
     trainings: int | None = None
     shared: bool = False
+    holder: nn.Module | None = None
 
 
 class Method(ABC):
@@ -386,7 +386,6 @@ class LossMethod(Method):
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
         self.steps = 0
-        self._judged: dict[nn.Module, Judged] = {}
         if type(self).observe is LossMethod.observe and type(self).state_dict is LossMethod.state_dict:
             self.distributed = True  # it remembers nothing of samples
 
@@ -401,10 +400,11 @@ class LossMethod(Method):
         return None
 
     @property
-    def holder(self) -> nn.Module | None:
-        """What holds all tensors that :meth:`values` and :meth:`observe` look at besides the batch.
+    def compiles_with(self) -> nn.Module | None:
+        """The module whose parameters and buffers are all the tensors that the loss looks at besides the batch.
 
-        A method that says so has them compiled on GPUs. None, unless it does: they run as they are written.
+        With it :meth:`values` and :meth:`observe` are compiled where kernels are, on GPUs in long runs. None, unless a
+        method has one: they run as they are written.
         """
         return None
 
@@ -420,12 +420,8 @@ class LossMethod(Method):
             return None
         if self.setting.trusted is not None:
             return Move(phase, self._values_of_all, self.observe)
-        return Move(phase, self.values, self.observe, self._objective_of(self.holder))
-
-    def _objective_of(self, holder: nn.Module | None) -> Judged | None:
-        if holder is None or self.setting.processes.count > 1:
-            return None
-        return self._judged.setdefault(holder, Judged(holder, self))
+        holder = self.compiles_with if self.setting.processes.count == 1 else None
+        return Move(phase, self.values, self.observe, holder=holder)
 
     def _values_of_all(self, logits: Tensor, y: Tensor, ids: Tensor) -> Tensor:
         """:meth:`values`, and cross entropy for trusted samples."""
@@ -488,26 +484,3 @@ class LossMethod(Method):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where :meth:`state_dict` was taken."""
         self.steps = state["steps"]
-
-
-@final
-class Judged(nn.Module):
-    """The loss of a method as a module, which has the tensors of what holds them.
-
-    Args:
-        holder: all tensors that the method's functions look at besides the batch are its parameters and buffers.
-        method: whose functions these are.
-    """
-
-    def __init__(self, holder: nn.Module, method: LossMethod) -> None:
-        super().__init__()
-        self.holder = holder
-        self._method = method
-
-    def loss(self, logits: Tensor, targets: Tensor, ids: Tensor) -> Tensor:
-        """One value a sample, ``(N,)``."""
-        return self._method.values(logits, targets, ids)
-
-    def observe(self, logits: Tensor, targets: Tensor, ids: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        """What the method reports about a batch, and has remembered of it."""
-        return self._method.observe(logits, targets, ids)

@@ -273,7 +273,7 @@ class MetaMethod(Method):
         self._prepare()
         meta = self._meta if self._is_warm and self._meta.is_due else None
         phase = "plain" if meta is None else ("meta", self._meta.clean_loss)
-        return Move(phase, self._objective.loss, self._objective.observe, self._objective, meta, learned=True)
+        return Move(phase, self._objective.loss, self._objective.observe, self._objective, meta)
 
     @final
     def moved(self) -> None:

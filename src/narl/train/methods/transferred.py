@@ -144,7 +144,6 @@ class Transferred(LossMethod):
         self._in_place = _alike(self.criterion)
         self._serving = _stand_in(first) if self._in_place else first
         self._turn = 0
-        self._holders: dict[nn.Module, nn.Module] = {}
         self._objective = None if wrap is None else wrap(lambda: self.current, None)
 
     @property
@@ -191,12 +190,11 @@ class Transferred(LossMethod):
         return 0 if self._in_place else self._turn
 
     @property
-    def holder(self) -> nn.Module | None:
+    def compiles_with(self) -> nn.Module | None:
         """What serves, and what says how much labels are worth."""
         if self._objective is not None:
             return None
-        parts = [self.current, *([] if self.criterion.worth is None else [self.criterion.worth])]
-        return self._holders.setdefault(self.current, nn.ModuleList(parts))
+        return nn.ModuleList([self.current, *([] if self.criterion.worth is None else [self.criterion.worth])])
 
     def values(self, logits: Tensor, y: Tensor, ids: Tensor) -> Tensor:
         """The loss of every sample with its own hyperparameters, ``(N,)``."""
