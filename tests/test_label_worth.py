@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import io
 import math
 import pickle
@@ -24,6 +25,7 @@ from methods_problem import adjusters_of, batches, built, interrupted, setting_o
 from narl import AdjustedLoss, Adjuster, losses, noise, theory
 from narl.adjuster import files, packs
 from narl.adjuster.packs import Pack
+from narl.adjuster.turns import meant_for
 from narl.adjuster.worth import LabelWorth
 from narl.errors import OptionError
 from narl.integrations.learning import criterion_of, start
@@ -485,6 +487,22 @@ def test_adjusters_bring_along_whether_the_noise_rate_has_a_say(made: Any, given
     for criterion in (alone, method.criterion):
         says = None if criterion.worth is None else criterion.worth.given or "estimated"
         assert says == found
+
+
+@pytest.mark.parametrize(("steps", "rate"), [(None, "estimated"), (400, "estimated"), (399, None)])
+def test_what_is_said_of_the_noise_rate_counts_in_trainings_that_are_long_enough(steps: Any, rate: Any) -> None:
+    snapshots = along()
+    for snapshot in snapshots:
+        snapshot.noise_rate, snapshot.least_steps = "estimated", 400
+    criterion = AdjustedLoss(snapshots, [10] * 5, total_steps=steps)
+    setting = dataclasses.replace(setting_of("T-GCE"), total_steps=steps or 10**6)
+    method: Any = methods.build("T-GCE", setting, adjusters=snapshots)
+    for made in (criterion, method.criterion):
+        assert (made.worth is not None) == (rate is not None)
+    asked = AdjustedLoss(snapshots, [10] * 5, total_steps=steps, noise_rate="estimated")
+    assert asked.worth is not None, "who asks for it has it"
+    assert {snapshot.noise_rate for snapshot in snapshots} == {"estimated"}, "nothing given is changed"
+    assert packs.digest(meant_for(snapshots, None, 399)) == packs.digest(snapshots, noise_rate=False)
 
 
 def test_snapshots_that_disagree_are_not_of_one_adjuster() -> None:

@@ -70,7 +70,8 @@ class AdjustedLoss(nn.Module):
         noise_rate: share of the labels that are wrong, for a loss that doubts no more than that
             (:class:`narl.adjuster.worth.LabelWorth`); ``"estimated"``: counted while training, ``criterion.noise_rate``
             says what came out. Values depend on the rest of their batch then, which should have 50 samples or more.
-            ``"ignored"``: the noise rate has no say; None: as the adjusters were made (``Adjuster.noise_rate``).
+            ``"ignored"``: the noise rate has no say; None: as the adjusters were made (``Adjuster.noise_rate``), some
+            of which want it to be estimated in long trainings alone.
 
     Example:
         >>> import torch

@@ -51,7 +51,7 @@ class Adjuster(nn.Module):
     that come with it serve instead; alone it always serves. One whose heads are for classes of certain ``sizes``, as
     multiples of the mean class, has those serve on any data; else that is None, and families are found anew, as in the
     paper. One whose loss is to doubt no more labels than seem to be wrong has the ``noise_rate`` ``"estimated"``
-    (:class:`narl.AdjustedLoss`); else that is None.
+    (:class:`narl.AdjustedLoss`), and if it is for any data, in trainings of ``least_steps`` or more; else that is None.
 
     Example:
         >>> adjuster = Adjuster("gce", class_counts=[50, 50, 20])

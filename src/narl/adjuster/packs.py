@@ -62,6 +62,8 @@ class Pack:
         for one in self.snapshots:
             seen = f"{one.input}, {'latest' if one.running is None else 'running'}"
             seen += "" if one.noise_rate is None else f", noise rate {one.noise_rate}"
+            if one.noise_rate is not None and one.data is None and one.least_steps:
+                seen += f" ({one.least_steps}+ steps)"
             found[seen if one.data is None else f"on data of kind {one.data}: {seen}"] = None
         return "; ".join(found)
 

@@ -31,7 +31,9 @@ def checked(given: Sequence[Any]) -> list[Adjuster]:
 def meant_for(given: Sequence[Adjuster], data: str | None, steps: int | None = None) -> list[Adjuster]:
     """Those among adjusters for several kinds of data that serve on this one: its own; else those for any; else all.
 
-    Its own make way for those that are for any, where there are some and the training is too short for its own.
+    Its own make way for those that are for any, where there are some and the training is too short for its own. Those
+    for any data always serve; in a training that is too short for what they say about the noise rate, as copies that do
+    not say it.
 
     Args:
         given: snapshots of one adjuster, or of one for each of several kinds of data.
@@ -46,8 +48,11 @@ def meant_for(given: Sequence[Adjuster], data: str | None, steps: int | None = N
         >>> for_tables.least_steps = 600
         >>> [meant_for([for_any, for_tables], "table", steps) == [for_tables] for steps in (599, 600, None)]
         [False, True, True]
+        >>> for_any.noise_rate, for_any.least_steps = "estimated", 5000
+        >>> [meant_for([for_any], "image", steps)[0].noise_rate for steps in (4999, 5000, None)]
+        [None, 'estimated', 'estimated']
     """
-    for_any = [adjuster for adjuster in given if adjuster.data is None]
+    for_any = [_as_for(steps, adjuster) for adjuster in given if adjuster.data is None]
     for_this = [adjuster for adjuster in given if adjuster.data == data]
     if for_any and steps is not None and any(steps < (adjuster.least_steps or 0) for adjuster in for_this):
         return for_any
@@ -60,6 +65,15 @@ def meant_for(given: Sequence[Adjuster], data: str | None, steps: int | None = N
             way = f"for {data}s give one for any data (narl.pretrained() lists what is shipped), or have the loss fixed"
         raise OptionError(f"these adjusters are for data of kind {' or '.join(kinds)}: {way}")
     return list(given)
+
+
+def _as_for(steps: int | None, adjuster: Adjuster) -> Adjuster:
+    """The same, or a copy that says nothing about the noise rate, where the training is too short for that."""
+    if adjuster.noise_rate is None or steps is None or steps >= (adjuster.least_steps or 0):
+        return adjuster
+    made = copy.deepcopy(adjuster)
+    made.noise_rate = None
+    return made
 
 
 def in_turn(given: Sequence[Adjuster], serves: str) -> tuple[list[float], list[Adjuster]]:
