@@ -69,7 +69,8 @@ class AdjustedLoss(nn.Module):
             themselves.
         noise_rate: share of the labels that are wrong, for a loss that doubts no more than that
             (:class:`narl.adjuster.worth.LabelWorth`); ``"estimated"``: counted while training, ``criterion.noise_rate``
-            says what came out. Values depend on the rest of their batch then, which should have 50 samples or more.
+            says what came out: too much, if batches have fewer than 50 samples. Values depend on the rest of their
+            batch then.
             ``"ignored"``: the noise rate has no say; None: as the adjusters were made (``Adjuster.noise_rate``), some
             of which want it to be estimated in long trainings alone.
 
