@@ -63,8 +63,8 @@ class LabelWorth(nn.Module):
     would give up all but the labels that the classifier likes already, and it would never learn the others. So until a
     third of the training is done, an estimated κ counts in α for no more than three times the share that is.
 
-    **Batches** of fewer than 50 samples have a κ that is too high: the surest fiftieth is at least one sample. The means
-    are the batch's, too. η is taken from 0.01 to 0.95 (1 - 1 / c).
+    **Batches** of fewer than 50 samples have a κ that is too high: the surest fiftieth is at least one sample. The
+    means are the batch's, too. η is taken from 0.01 to 0.95 (1 - 1 / c).
 
     Args:
         loss: the robust loss.
