@@ -1,6 +1,7 @@
-"""What ``narl.AdjustedLoss`` costs in place of ``nn.CrossEntropyLoss``, in steps of ResNet-32 on a CPU.
+"""What ``narl.AdjustedLoss`` costs in place of ``nn.CrossEntropyLoss``, in steps of ResNet-32.
 
     python benchmarks/criterion.py [--rounds 81] [--batch 100] [--out results/criterion-cpu.json]
+    PYTHONPATH=src python3 benchmarks/criterion.py --device cuda --out results/criterion-h200.json
 
 A step is the forward pass, the criterion and the backward pass; all criteria take turns on one model and batch, in
 another order every round, and ``ratio`` is the median of the rounds' ratios. A whole step varies by more than a
@@ -8,6 +9,7 @@ criterion costs: the ratio of ``CE, again``, which is cross entropy once more, s
 measured alone, on given logits with their gradient, as many calls as fill a moment; ``share`` is what it costs there on
 top of cross entropy, in parts of the step with cross entropy. ``running`` is an adjuster with running margins, ``read``
 is one whose suspicion and margins are read after every step, ``noise rate`` one that counts how many labels are wrong.
+On a GPU ``compiled`` is one that went through ``torch.compile``: as they are written, criteria are many small kernels.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from torch import Tensor, nn
 import narl
 from narl import losses
 from narl.adjuster.worth import ESTIMATED
-from narl.train.environment import environment
+from narl.train.environment import environment, usable_device
 from problems import CLASSES, NUM_SAMPLES, Problem
 
 SNAPSHOTS = 3
@@ -36,17 +38,18 @@ _SHORTEST = 0.02  # seconds of a measurement: what is shorter is repeated
 Criterion = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-def adjusted(loss: str, kind: str) -> Criterion:
+def adjusted(loss: str, kind: str, device: str) -> Criterion:
     """An adjusted loss with three snapshots that counts its steps."""
     generator = torch.Generator().manual_seed(0)
     margin = "running" if kind == "running" else "latest"
     counts = [NUM_SAMPLES // CLASSES] * CLASSES
     learned = [narl.Adjuster(loss, counts, margin=margin, generator=generator) for _ in range(SNAPSHOTS)]
     rate = ESTIMATED if kind == "noise rate" else None
-    criterion = narl.AdjustedLoss(learned, counts, total_steps=10**6, noise_rate=rate)
+    criterion = narl.AdjustedLoss(learned, counts, total_steps=10**6, noise_rate=rate).to(device)
+    function = torch.compile(criterion, fullgraph=True) if kind == "compiled" else criterion
 
     def call(logits: Tensor, y: Tensor, ids: Tensor) -> Tensor:
-        value: Tensor = criterion(logits, y, ids=ids)
+        value: Tensor = function(logits, y, ids=ids)
         if kind == "read":
             _ = criterion.last.suspicion, criterion.last.margins
         return value
@@ -61,14 +64,16 @@ def cross_entropy() -> Criterion:
 
 
 def milliseconds(work: Callable[[], object], shortest: float = 0.0) -> float:
-    """How long one call takes, of as many as fill so many seconds."""
+    """How long one call takes, of as many as fill so many seconds; a GPU is waited for at the end."""
     calls, elapsed = 0, 0.0
     begin = time.perf_counter()
     while elapsed < shortest or not calls:
         work()
         calls += 1
         elapsed = time.perf_counter() - begin
-    return 1000 * elapsed / calls
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return 1000 * (time.perf_counter() - begin) / calls
 
 
 def in_turns(works: dict[str, Callable[[], object]], rounds: int, shortest: float) -> dict[str, list[float]]:
@@ -113,12 +118,15 @@ def alone(criteria: dict[str, Criterion], problem: Problem) -> dict[str, Callabl
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """A row a criterion; rows without a ``ratio`` were measured alone only."""
-    problem = Problem("resnet32", "cpu", arguments.batch)
+    device = arguments.device
+    problem = Problem("resnet32", device, arguments.batch)
     forms: dict[str, Criterion] = {"CE": cross_entropy(), "CE, again": cross_entropy()}
-    forms |= {losses.get(loss).title: adjusted(loss, "latest") for loss in ("gce", "sl", "polysoft", "js")}
-    forms |= {f"GCE, {kind}": adjusted("gce", kind) for kind in ("running", "read", "noise rate")}
-    stepped = {name: forms[name] for name in ("CE", "CE, again", "GCE", "GCE, read")}
-    steps = in_turns(whole_steps(stepped, problem), arguments.rounds, shortest=0.0)
+    forms |= {losses.get(loss).title: adjusted(loss, "latest", device) for loss in ("gce", "sl", "polysoft", "js")}
+    kinds = ("running", "read", "noise rate", *(["compiled"] if device == "cuda" else []))
+    forms |= {f"GCE, {kind}": adjusted("gce", kind, device) for kind in kinds}
+    in_steps = ("CE", "CE, again", "GCE", "GCE, read", "GCE, compiled")
+    stepped = {name: form for name, form in forms.items() if name in in_steps}
+    steps = in_turns(whole_steps(stepped, problem), arguments.rounds, shortest=0.0 if device == "cpu" else _SHORTEST)
     parts = in_turns(alone(forms, problem), arguments.rounds, shortest=_SHORTEST)
     step_ms, ce_ms = (statistics.median(times["CE"]) for times in (steps, parts))
     rows = []
@@ -137,7 +145,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     return {
         "settings": {**settings, "precision": "float32", "rounds": arguments.rounds},
         "rows": rows,
-        "environment": environment("cpu"),
+        "environment": environment(device),
     }
 
 
@@ -146,8 +154,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--rounds", type=int, default=81)
     parser.add_argument("--batch", type=int, default=100)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--out", type=Path, help="file for the rows, results/criterion-cpu.json")
     arguments = parser.parse_args()
+    usable_device(arguments.device)
     found = measure(arguments)
     if arguments.out:
         arguments.out.write_text(json.dumps(found, indent=1) + "\n")
@@ -155,7 +165,7 @@ def main() -> None:
     ce, again, ours = by_name["CE"], by_name["CE, again"], by_name["GCE"]
     most = max(row["share"] for row in found["rows"])
     print(
-        f"a step with AdjustedLoss takes {ours['ratio']:.3f} of one with cross entropy ({ce['step_ms']:.0f} ms; again, "
+        f"a step with AdjustedLoss takes {ours['ratio']:.3f} of one with cross entropy ({ce['step_ms']:.1f} ms; again, "
         f"it takes {again['ratio']:.3f}); alone {ours['ms']:.2f} against {ce['ms']:.2f} ms, {100 * ours['share']:.2f} "
         f"% of a step; of all losses and forms at most {100 * most:.2f} %"
     )
