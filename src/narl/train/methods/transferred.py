@@ -144,6 +144,7 @@ class Transferred(LossMethod):
         self._in_place = _alike(self.criterion)
         self._serving = _stand_in(first) if self._in_place else first
         self._turn = 0
+        self._held: nn.ModuleList | None = None
         self._objective = None if wrap is None else wrap(lambda: self.current, None)
 
     @property
@@ -194,7 +195,9 @@ class Transferred(LossMethod):
         """What serves, and what says how much labels are worth."""
         if self._objective is not None:
             return None
-        return nn.ModuleList([self.current, *([] if self.criterion.worth is None else [self.criterion.worth])])
+        if self._held is None or self._held[0] is not self.current:
+            self._held = nn.ModuleList([self.current, *([] if self.criterion.worth is None else [self.criterion.worth])])
+        return self._held
 
     def values(self, logits: Tensor, y: Tensor, ids: Tensor) -> Tensor:
         """The loss of every sample with its own hyperparameters, ``(N,)``."""
