@@ -196,7 +196,8 @@ class Transferred(LossMethod):
         if self._objective is not None:
             return None
         if self._held is None or self._held[0] is not self.current:
-            self._held = nn.ModuleList([self.current, *([] if self.criterion.worth is None else [self.criterion.worth])])
+            worth = self.criterion.worth
+            self._held = nn.ModuleList([self.current, *([] if worth is None else [worth])])
         return self._held
 
     def values(self, logits: Tensor, y: Tensor, ids: Tensor) -> Tensor:
