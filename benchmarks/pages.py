@@ -262,6 +262,7 @@ BLOCKS: dict[str, dict[str, Callable[[], list[Table]]]] = {
         "small-images": small_images.tables,
         "noise-rates": noise_rates.tables,
         "many": functools.partial(study_tables, "many"),
+        "few-images": functools.partial(study_tables, "few-images"),
         "turned": functools.partial(study_tables, "turned"),
         "texts": functools.partial(study_tables, "texts"),
         "texts-tables": functools.partial(study_tables, "texts-tables"),
