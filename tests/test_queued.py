@@ -21,7 +21,8 @@ from narl.bench.work import Place
 from narl.errors import NarlError
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
-SOURCES = (("CIFAR-10", "cifar-10.npz"), ("TinyImageNet-32", "tiny.npz"), ("Turned-CIFAR-10", "turned.npz"))
+NAMES = ("CIFAR-10", "TinyImageNet-32", "Turned-CIFAR-10", "Few-CIFAR-10")
+SOURCES = tuple((name, f"{name}.npz") for name in NAMES)
 SOMEWHERE = Place(SOURCES, Path("runs"), Path("results"))
 TABLE = {
     "tasks": [{"dataset": "rings", "noise": "symmetric", "rate": 0.2}],

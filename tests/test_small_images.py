@@ -20,7 +20,7 @@ from narl import AdjustedLoss, Adjuster
 from narl.adjuster import packs
 
 ROOT = Path(__file__).parent.parent
-MODULES = ("small_images", "judges", "turned")
+MODULES = ("small_images", "judges", "turned", "few_images")
 
 
 @pytest.fixture
@@ -126,3 +126,19 @@ def test_losses_with_other_values_are_trained_beside(
     assert [line[0] for line in usual.rows] == ["CE"]
     assert [line[0] for line in heavy.rows] == list(rows)
     capsys.readouterr()
+
+
+def test_a_few_images_to_train_and_others_to_test_on(
+    small: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = importlib.import_module("few_images")
+    monkeypatch.setattr(few, "ROWS", 20)
+    every = np.arange(50, dtype=np.uint8)  # one shade each, so that images can be told apart
+    np.savez(tmp_path / "all.npz", x_train=np.tile(every[:, None, None, None], (1, 32, 32, 3)), y_train=every % 10)
+    monkeypatch.setattr(sys, "argv", ["few_images.py", str(tmp_path / "all.npz"), str(tmp_path / "few.npz")])
+    few.main()
+    with np.load(tmp_path / "few.npz") as made:
+        assert made["x_train"].shape == made["x_test"].shape == (20, 16, 16, 3)
+        shades = [*made["x_train"][:, 0, 0, 0], *made["x_test"][:, 0, 0, 0]]
+        assert len(set(shades)) == 40
+        assert [*made["y_train"], *made["y_test"]] == [shade % 10 for shade in shades]
