@@ -90,6 +90,15 @@ def check_same(found: StepReport, expected: StepReport) -> None:
         assert apart([one], [other]) < 1e-5
 
 
+def check_same_steps(own: list[Twin], stacked: list[Twin], stack: Stack) -> None:
+    seats = seats_of(stack, stacked)
+    for number in range(12):
+        set_rates([*own, *stacked], 0.05 * (1 - number / 24))
+        found = stack.step(seats, [one.batches[number] for one in stacked])
+        for one, report in zip(own, found, strict=True):
+            check_same(report, one.method.step(*one.batches[number]))
+
+
 def check_same_state(found: list[Twin], expected: list[Twin]) -> None:
     for one, other in zip(found, expected, strict=True):
         assert apart(one.model.state_dict().values(), other.model.state_dict().values()) < 1e-6
@@ -111,12 +120,7 @@ def replaying(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_goes_on_as_if_it_were_alone(mix: str) -> None:
     own, stacked = some(MIXES[mix]), some(MIXES[mix])
     stack = Stack()
-    seats = seats_of(stack, stacked)
-    for number in range(12):
-        set_rates([*own, *stacked], 0.05 * (1 - number / 24))
-        found = stack.step(seats, [one.batches[number] for one in stacked])
-        for one, report in zip(own, found, strict=True):
-            check_same(report, one.method.step(*one.batches[number]))
+    check_same_steps(own, stacked, stack)
     stack.check()
     assert isinstance(stack._engine, CapturedEngine)
     assert stack._engine._graphs, "no step was done as one"
@@ -138,12 +142,7 @@ def test_the_same_with_their_losses_compiled_as_one(mix: str, monkeypatch: pytes
     trainings = [one for one in MIXES[mix] if one[0] not in ("Forward", "ELR")]
     own, stacked = some(trainings), some(trainings)
     stack = Stack()
-    seats = seats_of(stack, stacked)
-    for number in range(12):
-        set_rates([*own, *stacked], 0.05 * (1 - number / 24))
-        found = stack.step(seats, [one.batches[number] for one in stacked])
-        for one, report in zip(own, found, strict=True):
-            check_same(report, one.method.step(*one.batches[number]))
+    check_same_steps(own, stacked, stack)
     check_same_state(stacked, own)
     if mix == "learned":  # tangents as well, and what a look ahead needs
         assert len(graphs) > 3
