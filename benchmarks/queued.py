@@ -74,11 +74,11 @@ def main() -> None:
         return
     whole = True
     if missing:
-        with GridProgress(missing) as progress:
-            try:
+        try:
+            with GridProgress(missing) as progress:
                 whole = grid.train(missing, place, progress, given.at_once, stack=given.stack)
-            except KeyboardInterrupt:
-                raise SystemExit("stopped and saved: the same command goes on") from None
+        except KeyboardInterrupt:  # the progress has said what it means
+            raise SystemExit(130) from None
     for row in adjusters.rows(cell for cell, protocol in cells.items() if protocol.shared):
         if all(cell.result(place.results).exists() for cell in row):
             print(adjusters.collect(row, place, given.out))

@@ -28,6 +28,7 @@ import torch
 import real_texts
 from drawn_texts import drawn
 from narl import losses, noise
+from narl.adjuster.worth import ESTIMATED
 from narl.bench.tables import Table
 from narl.train import session
 from narl.train.environment import environment
@@ -37,9 +38,10 @@ from narl.train.settings import Settings
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results" / "text-steps.jsonl"
 ADJUSTERS = ROOT / "results" / "adjusters"
+COUNTED = "any data, noise estimated"
 FORMS = {
     "any data": "prepared",
-    "any data, noise estimated": "estimated",
+    COUNTED: "prepared",
     "tables": "texts",
     "texts": "real-texts",
 }
@@ -130,6 +132,7 @@ def trained(training: Training) -> dict[str, Any]:
             adjusters=(str(ADJUSTERS / f"{training.loss}-{FORMS[training.form]}.safetensors"),)
             if training.form in FORMS
             else (),
+            options={"noise_rate": ESTIMATED} if training.form == COUNTED else {},
             model="text_cnn",
             epochs=training.epochs,
             batch_size=BATCH,

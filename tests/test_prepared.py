@@ -118,6 +118,7 @@ def test_how_much_classes_say_is_known_from_ten_of_them_alone(study: ModuleType)
 def test_it_may_say_that_the_noise_rate_has_a_say(study: ModuleType, sizes: tuple[float, ...] | None) -> None:
     pack, made = learned("gce"), study.prepared(learned("gce"), sizes, noise_rate="estimated")
     assert [snapshot.noise_rate for snapshot in made.snapshots] == ["estimated", "estimated"]
+    assert [snapshot.least_steps for snapshot in made.snapshots] == [study.COUNTING] * 2
     assert "How many labels are wrong" in made.about["section"]
     assert AdjustedLoss(made.snapshots, [5] * 20).worth is not None
     for snapshot in made.snapshots:

@@ -88,6 +88,24 @@ def test_tuned_cells_come_after_what_they_are_chosen_by(
     assert capsys.readouterr().out.splitlines() == ["rings.json: 1 cells, 5 missing", "rings.json: 1 cells, 6 missing"]
 
 
+def test_one_that_is_stopped_says_so_once(
+    queued: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rings.json").write_text(json.dumps(TABLE))
+    (tmp_path / "plan.json").write_text(json.dumps([{"table": "rings.json"}]))
+    monkeypatch.chdir(tmp_path)
+
+    def train(*_: object, **__: object) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(queued.grid, "train", train)
+    monkeypatch.setattr("sys.argv", ["queued.py", "plan.json", "--data", "rings=rings.npz"])
+    with pytest.raises(SystemExit) as stopped:
+        queued.main()
+    assert stopped.value.code == 130
+    assert capsys.readouterr().err.splitlines() == ["stopped and saved: the same command goes on"]
+
+
 @pytest.mark.parametrize("plan", sorted((BENCHMARKS / "plans").glob("*.json")), ids=lambda path: path.stem)
 def test_the_plans_that_are_kept_ask_for_something(queued: ModuleType, plan: Path) -> None:
     for part in json.loads(plan.read_text()):

@@ -11,6 +11,8 @@ from types import ModuleType
 
 import pytest
 
+from narl.train.settings import Settings
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -64,6 +66,24 @@ def test_a_line_is_a_training_and_is_not_made_twice(study: ModuleType, monkeypat
     monkeypatch.setattr(study, "trained", None)
     study.run(wanted, at_once=1)
     assert len(study.results()) == 2
+
+
+def test_estimated_rates_have_a_say_in_trainings_of_any_length(
+    study: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def plan(settings: Settings) -> None:
+        asked.append(settings)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(study, "plan", plan)
+    for form in study.FORMS:
+        with pytest.raises(KeyboardInterrupt):
+            study.trained(study.Training(3, 200, 6, "symmetric", "sl", form))
+    rates = {form: settings.options.get("noise_rate") for form, settings in zip(study.FORMS, asked, strict=True)}
+    assert rates == {**dict.fromkeys(study.FORMS), "any data, noise estimated": "estimated"}
+    assert all(Path(file).exists() for settings in asked for file in settings.adjusters)
 
 
 def test_tables_show_means_of_what_is_complete(study: ModuleType) -> None:
