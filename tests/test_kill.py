@@ -5,6 +5,7 @@ The twenty kills that are promised are made by ``benchmarks/kill.py``.
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
@@ -65,6 +66,14 @@ def kill(running: subprocess.Popen[str]) -> Answer:
     return answer_of(running)
 
 
+def stop(running: subprocess.Popen[str]) -> None:
+    """Have a process stand still. The signal alone lets it end what it is in, as the writing of a file."""
+    running.send_signal(signal.SIGSTOP)
+    stopped = os.waitid(os.P_PID, running.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    assert stopped is not None
+    assert stopped.si_code == os.CLD_STOPPED, "the process ended before it could be stopped"
+
+
 @pytest.mark.parametrize("number", range(3))
 def test_killed_while_it_trains(case: Case, tmp_path: Path, number: int) -> None:
     run = tmp_path / "run"
@@ -97,7 +106,7 @@ def test_ctrl_c_saves_and_nobody_else_writes(case: Case, tmp_path: Path, number:
     run = tmp_path / "run"
     running = process(*case.command(run))
     wait_for(run / "metrics.jsonl", running)
-    running.send_signal(signal.SIGSTOP)  # it keeps the run while others try
+    stop(running)  # it keeps the run while others try
     before = tree(run)
     assert f"{run} is in use by process {running.pid}: wait" in refused("train", "--resume", run, "--no-tensorboard")
     assert f"in use by process {running.pid}" in refused(*case.command(run), "--overwrite", plan_shown=True)
